@@ -12,6 +12,9 @@ AGENTS := requirements/openai-agents.txt
 GRAPH  := requirements/langgraph.txt
 MODELS := requirements/providers.txt
 MCP := requirements/mcp.txt
+CLAUDE := requirements/claude-agent-sdk.txt
+FRAMEWORK := requirements/agent-framework.txt
+LIBRARIES := requirements/agent-libraries.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -121,10 +124,13 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
 	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
 	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP); then \
+	$(COMPILE) --extra postgres --extra server --group claude-agent-sdk --no-annotate -o $(CLAUDE)
+	$(COMPILE) --extra postgres --extra server --group agent-framework --no-annotate -o $(FRAMEWORK)
+	$(COMPILE) --extra cli --extra postgres --extra server --group agent-libraries --no-annotate -o $(LIBRARIES)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP) $(CLAUDE) $(FRAMEWORK) $(LIBRARIES); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp build dist \
+	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp .venv-agent-framework .venv-agent-libraries .venv-claude-agent-sdk build dist \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

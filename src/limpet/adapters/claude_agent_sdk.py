@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from limpet import Head, Key, Limpet
+from limpet import Head, Key, Limpet, ops
 from limpet.adapters import claude_transcripts as transcripts
 from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import Record
 from limpet.errors import ExtraMissing, InvalidInput, SessionDeleted, SessionNotFound
+from limpet.model import thaw
 
 try:
     from claude_agent_sdk import (
@@ -132,27 +133,20 @@ async def _load(lp: Limpet, place: Key) -> list[Any] | None:
     return entries or None
 
 
-def _summary(key: SessionKey, state: Mapping[str, Any], new: Sequence[Record]) -> Mapping[str, Any]:
+def _summary(
+    key: SessionKey, state: Mapping[str, Any], new: Sequence[Record]
+) -> Sequence[ops.PlainOp]:
     """The summary with the new entries. A commit is decided on what was read, so none is lost."""
     if not new:
-        return {}
+        return ()
     before: Any = state.get(_SUMMARY)
     entry: SessionSummaryEntry | None = (
         None
         if before is None
-        else {"session_id": key["session_id"], "mtime": 0, "data": _plain(before)}
+        else {"session_id": key["session_id"], "mtime": 0, "data": thaw(before)}
     )
     folded = fold_session_summary(entry, key, [record.value for record in new])
-    return {_SUMMARY: folded["data"]}
-
-
-def _plain(value: Any) -> Any:
-    """State is read-only; the SDK's fold gets a copy of its own."""
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(each) for each in value]
-    return value
+    return (ops.Set((_SUMMARY,), folded["data"]),)
 
 
 def _mtime(head: Head) -> int:

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from limpet import Key, Limpet
-from limpet.adapters.transcript import RESULT, USE, Change, Record, Statement, Transcript
+from limpet.adapters.transcript import (
+    RESULT,
+    USE,
+    Change,
+    Record,
+    Statement,
+    Transcript,
+    statements_of,
+)
 from limpet.errors import InvalidInput
 
 APP: Final = "claude"
@@ -91,33 +99,25 @@ def _id_of(entry: Mapping[str, Any]) -> str | None:
 def _statements(entry: Mapping[str, Any]) -> Iterator[Statement]:
     message = entry.get("message")
     if entry.get("type") not in ("user", "assistant") or not isinstance(message, Mapping):
-        return
-    kind = "user.message" if entry["type"] == "user" else "agent.message"
-    content = message.get("content")
+        return iter(())
+    content, model = message.get("content"), message.get("model")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    parts: list[Mapping[str, Any]] = []
-    for block in blocks:
-        if not isinstance(block, Mapping):
-            continue
-        statement = _call_or_result(block)
-        if statement is None:
-            parts += _parts(block)
-            continue
-        yield from _message(kind, parts, message)
-        parts = []
-        yield statement
-    yield from _message(kind, parts, message)
+    said = [each for block in blocks if isinstance(block, Mapping) for each in _contents(block)]
+    if entry["type"] == "user":
+        return statements_of("user.message", said)
+    named = {"model": model} if isinstance(model, str) else {}
+    return statements_of("agent.message", said, **named)
 
 
-def _call_or_result(block: Mapping[str, Any]) -> Statement | None:
+def _contents(block: Mapping[str, Any]) -> Iterator[Statement | Mapping[str, Any]]:
     if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
         name = block.get("name")
         call = {"request_id": block["id"], "name": name if isinstance(name, str) else "tool"}
-        return USE, {**call, "input": block.get("input") or {}}
+        yield USE, {**call, "input": block.get("input") or {}}
     if block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str):
         result = {"request_id": block["tool_use_id"], "output": _output(block.get("content"))}
-        return RESULT, {**result, **({"is_error": True} if block.get("is_error") else {})}
-    return None
+        yield RESULT, {**result, **({"is_error": True} if block.get("is_error") else {})}
+    yield from _parts(block)
 
 
 def _output(content: Any) -> Any:
@@ -136,18 +136,6 @@ def _parts(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         image = {"media_type": source.get("media_type"), "data": source.get("data")}
         return [{"type": "image", **image}]
     return []  # thinking, and what later versions bring
-
-
-def _message(
-    kind: str, parts: Sequence[Mapping[str, Any]], message: Mapping[str, Any]
-) -> Iterator[Statement]:
-    if not parts:
-        return
-    only_text = len(parts) == 1 and parts[0]["type"] == "text"
-    data: dict[str, Any] = {"text": parts[0]["text"]} if only_text else {"content": list(parts)}
-    if kind == "agent.message" and isinstance(message.get("model"), str):
-        data["model"] = message["model"]
-    yield kind, data
 
 
 def _files(root: Path, app: str) -> list[tuple[Path, Key]]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from limpet import Event, Key, Limpet, Session
+from limpet import Event, Key, Limpet, Session, ops
 from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import RESULT, USE, Record, Statement, Transcript, record_in
 from limpet.errors import ExtraMissing, SessionDeleted, SessionExists, SessionNotFound
@@ -171,11 +171,11 @@ class LimpetConversationStore(ConversationStore):
         changed = await self._changed_view(lp, before, record, new)
         records = [*changed, *(_record_of(entry) for entry in new)]
 
-        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Mapping[str, Any]:
+        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Sequence[ops.PlainOp]:
             stored = _record_in(state, record.conversation_id)
             if (None if stored is None else stored.revision) != expected_revision:
                 raise ConversationConflict(record.conversation_id)
-            return {_RECORD: _records.dump_json(record).decode()}
+            return (ops.Set((_RECORD,), _records.dump_json(record).decode()),)
 
         await self._transcript(lp, record).append(records, change=change, type=_ENTRY)
 
@@ -219,11 +219,11 @@ class LimpetConversationStore(ConversationStore):
         return [Record(None, [(CLEARED, {})]), *(each for each in said if each.statements)]
 
     async def _delete(self, lp: Limpet, conversation_id: str, expected_revision: str) -> None:
-        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Mapping[str, Any]:
+        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Sequence[ops.PlainOp]:
             stored = _record_in(state, conversation_id)
             if stored is None or stored.revision != expected_revision:
                 raise ConversationConflict(conversation_id)
-            return {_RECORD: None}
+            return (ops.Set((_RECORD,), None),)
 
         key = self._key(conversation_id)
         await Transcript(lp, key, member=_MEMBER).append([], change=change, type=_ENTRY)

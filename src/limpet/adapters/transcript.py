@@ -13,13 +13,13 @@ append that holds an answer marks them as processed in the same commit.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from limpet import Draft, Event, Key, Limpet, Session, Trace, facts
+from limpet import Draft, Event, Key, Limpet, Session, Trace, facts, ops
 from limpet.errors import (
     CommitTooLarge,
     EventTooLarge,
@@ -34,8 +34,8 @@ from limpet.model import DefaultActor
 from limpet.session.retrying import Tries
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]  # an event type and its data
-# (state, records that are new) -> names to set in the same commit
-Change: TypeAlias = Callable[[Mapping[str, Any], Sequence["Record"]], Mapping[str, Any]]
+# (state, records that are new) -> what the same commit does to the state
+Change: TypeAlias = Callable[[Mapping[str, Any], Sequence["Record"]], Sequence[ops.PlainOp]]
 
 USE: Final = "agent.tool_use"
 RESULT: Final = "agent.tool_result"
@@ -79,7 +79,7 @@ class Transcript:
     async def append(
         self, records: Sequence[Record], *, change: Change | None = None, type: str
     ) -> None:
-        """Append the records that are not there yet, and what `change` sets, in one commit.
+        """Append the records that are not there yet and change the state, in one commit.
 
         The first append creates the session. `type` is that of records which say nothing, and of
         the event that carries a change alone. Raises InvalidValue if a record is not JSON, and
@@ -113,7 +113,7 @@ class Transcript:
         session = await self._lp.find(self.key, tail=0)
         records = await self._new(session, records)
         state = {} if session is None else session.state
-        updates = {} if change is None else change(state, records)
+        updates = () if change is None else change(state, records)
         if not records and not updates:
             return
         if session is None and any(_is_large(record) for record in records):
@@ -124,7 +124,7 @@ class Transcript:
         ]
         if updates:
             last = drafts.pop() if drafts else Draft(type=type, actor=self._agent)
-            drafts.append(replace(last, set=updates))
+            drafts.append(replace(last, ops=updates))
         try:
             await self._commit(session, drafts)
         except _UNFIT:  # it may be what stands beside the records: then they go without
@@ -190,7 +190,7 @@ class Transcript:
                     draft.type,
                     draft.data,
                     actor=draft.actor,
-                    set=draft.set,
+                    ops=draft.ops,
                     id=draft.id,
                     trace=self._trace,
                 )
@@ -202,6 +202,30 @@ class Transcript:
             ]
             if waiting:
                 c.record(target, facts.processed(waiting, actor=self._agent))
+
+
+def statements_of(
+    type: str, contents: Iterable[Statement | Mapping[str, Any]], **named: Any
+) -> Iterator[Statement]:
+    """Yield what a message says, in its order: parts of a content as messages of `type`, and the
+    calls and results between them. `named` goes with each message."""
+    parts: list[Mapping[str, Any]] = []
+    for content in contents:
+        if isinstance(content, Mapping):
+            parts.append(content)
+            continue
+        if parts:
+            yield type, {**_content(parts), **named}
+        parts = []
+        yield content
+    if parts:
+        yield type, {**_content(parts), **named}
+
+
+def _content(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return {"text": parts[0]["text"]}
+    return {"content": list(parts)}
 
 
 async def record_in(session: Session[Any], event: Event, member: str) -> Any | None:
