@@ -78,10 +78,10 @@ from limpet.session.conversing.conversation import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.keys import provenance_of
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.lifecycle_policy import Transition
-from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup

@@ -37,9 +37,8 @@ from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor
 from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, Tries
 from limpet.session.loggers import SESSION, lease_lost
-from limpet.session.retrying import Tries
 from limpet.session.services import Services
 from limpet.store.protocol import Committed, Loaded
 

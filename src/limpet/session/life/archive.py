@@ -69,14 +69,13 @@ from limpet.model.keys import (
 )
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import journal_with_checkpoints
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, Tries
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
 from limpet.session.life.lifecycle_policy import Lifecycles, Transition
 from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.loggers import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
-from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.session.services import Metrics, Services
 from limpet.session.writer import Handle, writer_of

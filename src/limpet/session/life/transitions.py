@@ -51,6 +51,7 @@ from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.life.lifecycle_policy import (
     CLEANUP,
     Function,
@@ -63,7 +64,6 @@ from limpet.session.life.lifecycle_policy import (
 from limpet.session.life.memory import promotions
 from limpet.session.life.tools import binding
 from limpet.session.loggers import SESSION
-from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
 
