@@ -71,8 +71,8 @@ from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal, Tries
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
-from limpet.session.life.lifecycle_policy import Lifecycles, Transition
-from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
+from limpet.session.life.transitions import PhaseChange
 from limpet.session.loggers import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
@@ -283,7 +283,7 @@ async def read_archived(services: Services, head: Head) -> Services:
         apart = journal_with_checkpoints(store, journal.new_id, journal.now_us, metrics)
         await adopt_bundle(apart, file.path, file.pins)
         store.is_read = True
-    return Services(apart, services.documents, metrics, Lifecycles())
+    return Services(apart, services.documents, metrics, {}, services.resume)
 
 
 class _ReadOnlyStore(MemoryStore):
@@ -375,13 +375,6 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
         await archive.remove(name)
     if gone and not set(gone).isdisjoint(await archive.names(folder)):
         raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
-
-
-async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
-    """Return the stub that stands for this very session while its log is in the archive."""
-    head = await head_of(journal, key)
-    place = None if head is None else facts.archive_place(head.facts)
-    return None if place is None or uid not in (None, place["uid"]) else head
 
 
 # --- what was interrupted ------------------------------------------------------------------------

@@ -134,7 +134,8 @@ def snapshot_from(raw: bytes, start: Head, seq: int, link: bytes | None) -> Fold
         active_us=body.active_us,
         facts=freeze(body.facts) if body.facts else EMPTY,
     )
-    texts: Any = FrozenDict({seq: freeze(data) for seq, data in body.texts.items()})  # type: ignore[arg-type]  # by seq
+    by_seq: Any = {seq: freeze(data) for seq, data in body.texts.items()}
+    texts: Any = FrozenDict(by_seq)
     return Fold(head, fields, FrozenDict(body.versions), texts=texts or NO_TEXTS)
 
 
