@@ -45,7 +45,8 @@ from limpet.model import (
     described,
     is_reserved,
 )
-from limpet.model.facts.phases import archive_place, check_present
+from limpet.model.facts.phases import archive_place
+from limpet.model.head import check_present
 from limpet.model.keys import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.checkpoint_log import (

@@ -61,6 +61,7 @@ from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import ARCHIVED, rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import Timeouts, timeouts_in, timeouts_set
+from limpet.model.head import stub as stub_created
 from limpet.model.keys import (
     ARCHIVE_DISCARDS as DISCARDS,
     ARCHIVE_LOGS as LOGS,
@@ -156,7 +157,7 @@ async def _is_exchanged(
     """Put the file into the archive and the stub under the key. False if the session went on."""
     stub = Key(STUBS, WHOLE_STORE, file.name)
     children = await children_elsewhere(journal, head)
-    fact = facts.stub(head, file.name, file.size, file.sha256, children)
+    fact = stub_created(head, file.name, file.size, file.sha256, children)
     await journal.commit((Commit(stub, (journal.prepare(fact, LIFECYCLE_ACTOR),), 0),))
     late = True  # until the archive has answered, the file may still come
     try:
