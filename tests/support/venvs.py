@@ -23,10 +23,13 @@ FRAMEWORKS: Final = (
     "agent-framework",
     "agent-libraries",
     "claude-agent-sdk",
+    "anthropic-0",
+    "anthropic-1",
     "langgraph",
     "mcp",
     "openai-agents",
     "providers",
+    "schemathesis",
 )
 _INSTALL_SECONDS_MAX: Final = 240
 

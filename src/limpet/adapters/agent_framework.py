@@ -16,7 +16,7 @@ from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import RESULT, USE, Record, Statement, Transcript, statements_of
 from limpet.errors import ExtraMissing, InvalidInput, SessionConflict, SessionExists
 from limpet.model import thaw
-from limpet.session.retrying import Tries
+from limpet.session.journal import Tries
 
 if TYPE_CHECKING:
     from agent_framework_ag_ui import AGUIThreadSnapshot

@@ -31,7 +31,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import DefaultActor
-from limpet.session.retrying import Tries
+from limpet.session.journal import Tries
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]  # an event type and its data
 # (state, records that are new) -> what the same commit does to the state
