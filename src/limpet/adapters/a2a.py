@@ -8,11 +8,11 @@ New messages of its history are messages of the session, too.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from limpet import Key, Limpet, diff, ops
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import Record, Statement, Transcript
+from limpet.adapters.transcript import Statement, Transcript, TranscriptRecord
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
 
@@ -30,6 +30,8 @@ except ModuleNotFoundError as error:
         raise
     raise ExtraMissing("a2a-sdk", "a2a") from error
 
+Tasks: TypeAlias = list[Task]  # within the class, `list` is the method
+
 _MEMBER: Final = "a2a"
 _SAVED: Final = "a2a.saved"  # says nothing that our vocabulary has a word for
 _TASK: Final = "task"  # the name in state
@@ -38,7 +40,7 @@ _NOBODY: Final = "anonymous"  # the owner of tasks whose caller has no name
 _OPS_MAX: Final = 500  # beyond, the whole is written
 
 
-class LimpetTaskStore(TaskStore):
+class LimpetTaskStore(TaskStore):  # type: ignore[misc]  # without the package its base is Any
     """A TaskStore of the A2A SDK.
 
     `store` is a URL, opened at the first use and shared with all objects of that URL in this
@@ -103,7 +105,7 @@ class LimpetTaskStore(TaskStore):
     def _key(self, task_id: str, context: ServerCallContext) -> Key:
         return Key(self._app, self._owner(context), task_id)
 
-    async def _tasks(self, lp: Limpet, owner: str, params: ListTasksRequest) -> list[Task]:
+    async def _tasks(self, lp: Limpet, owner: str, params: ListTasksRequest) -> Tasks:
         labels = {_CONTEXT: params.context_id} if params.context_id else None
         tasks = [task async for task in _listed(lp, self._app, owner, labels)]
         if params.status:
@@ -115,13 +117,13 @@ class LimpetTaskStore(TaskStore):
 
 
 async def _save(lp: Limpet, key: Key, labels: Mapping[str, str], task: Mapping[str, Any]) -> None:
-    def change(state: Mapping[str, Any], _: Sequence[Record]) -> Sequence[ops.PlainOp]:
+    def change(state: Mapping[str, Any], _: Sequence[TranscriptRecord]) -> Sequence[ops.PlainOp]:
         changes = diff({_TASK: state.get(_TASK, {})}, {_TASK: task}).ops()
         return changes if len(changes) <= _OPS_MAX else (ops.Set((_TASK,), task),)
 
     # A message is recorded once, by its id; the task itself is in the state.
     said = [
-        Record({}, list(_statements(message)), message["messageId"])
+        TranscriptRecord({}, list(_statements(message)), message["messageId"])
         for message in task.get("history", ())
         if message.get("messageId")
     ]

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet import Key, Limpet, diff
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import RESULT, USE, Record, Statement, Transcript, statements_of
+from limpet.adapters.transcript import (
+    RESULT,
+    USE,
+    Statement,
+    Transcript,
+    TranscriptRecord,
+    statements_of,
+)
 from limpet.errors import ExtraMissing, InvalidInput, SessionConflict, SessionExists
 from limpet.model import thaw
 from limpet.session.journal import Tries
@@ -41,7 +48,7 @@ _ACTOR: Final = "agent:agent-framework"
 _OPS_MAX: Final = 500  # beyond, the whole is written
 
 
-class LimpetHistoryProvider(HistoryProvider):
+class LimpetHistoryProvider(HistoryProvider):  # type: ignore[misc]  # without the package its base is Any
     """A HistoryProvider of agent-framework.
 
     `store` is a URL, opened at the first use and shared with all objects of that URL in this
@@ -89,7 +96,8 @@ class LimpetHistoryProvider(HistoryProvider):
     ) -> None:
         """Append the messages in one commit, durable when it returns."""
         records = [
-            Record(message.to_dict(), list(_statements(message.to_dict()))) for message in messages
+            TranscriptRecord(message.to_dict(), list(_statements(message.to_dict())))
+            for message in messages
         ]
         if records:
             await self._store.run(
@@ -164,8 +172,9 @@ async def _save(lp: Limpet, key: Key, fields: Mapping[str, Any]) -> None:
         session = await lp.find(key, tail=0)
         try:
             if session is None:
-                given = {"state": fields, "reuse_deleted": True, "actor": _ACTOR}
-                await lp.create(key.app, key.user, key.id, **given)
+                await lp.create(
+                    key.app, key.user, key.id, state=fields, reuse_deleted=True, actor=_ACTOR
+                )
                 return
             ops = diff(dict(session.state), {**session.state, **fields}).ops()
             if len(ops) > _OPS_MAX:

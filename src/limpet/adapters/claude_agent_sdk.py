@@ -13,7 +13,7 @@ from typing import Any, Final
 from limpet import Head, Key, Limpet, ops
 from limpet.adapters import claude_transcripts as transcripts
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import Record
+from limpet.adapters.transcript import TranscriptRecord
 from limpet.errors import ExtraMissing, InvalidInput, SessionDeleted, SessionNotFound
 from limpet.model import thaw
 
@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
 _SUMMARY: Final = "summary"  # the name in state
 
 
-class LimpetSessionStore(SessionStore):
+class LimpetSessionStore(SessionStore):  # type: ignore[misc]  # without the package its base is Any
     """A SessionStore of the Claude Agent SDK.
 
     `store` is a URL, opened at the first use and shared with all objects of that URL in this
@@ -134,7 +134,7 @@ async def _load(lp: Limpet, place: Key) -> list[Any] | None:
 
 
 def _summary(
-    key: SessionKey, state: Mapping[str, Any], new: Sequence[Record]
+    key: SessionKey, state: Mapping[str, Any], new: Sequence[TranscriptRecord]
 ) -> Sequence[ops.PlainOp]:
     """The summary with the new entries. A commit is decided on what was read, so none is lost."""
     if not new:

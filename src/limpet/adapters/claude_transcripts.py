@@ -19,9 +19,9 @@ from limpet.adapters.transcript import (
     RESULT,
     USE,
     Change,
-    Record,
     Statement,
     Transcript,
+    TranscriptRecord,
     statements_of,
 )
 from limpet.errors import InvalidInput
@@ -81,11 +81,11 @@ async def import_transcripts(
         yield ImportedTranscript(key, len(entries), unreadable)
 
 
-def record_of(entry: Mapping[str, Any], *, id: str | None = None) -> Record:
+def record_of(entry: Mapping[str, Any], *, id: str | None = None) -> TranscriptRecord:
     """The record of an entry. Raises InvalidInput if it is not a JSON object."""
     if not isinstance(entry, Mapping):
         raise InvalidInput(f"an entry is a dict, not {type(entry).__name__}. Pass dicts.")
-    return Record(entry, list(_statements(entry)), id or _id_of(entry))
+    return TranscriptRecord(entry, list(_statements(entry)), id or _id_of(entry))
 
 
 # --- private ------------------------------------------------------------------------------------
@@ -125,7 +125,8 @@ def _output(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     texts = [block.get("text") for block in content if isinstance(block, Mapping)]
-    return "\n".join(texts) if all(isinstance(text, str) for text in texts) else content
+    said = [text for text in texts if isinstance(text, str)]
+    return "\n".join(said) if len(said) == len(content) else content
 
 
 def _parts(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:

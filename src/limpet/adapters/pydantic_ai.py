@@ -19,7 +19,14 @@ from uuid import UUID
 
 from limpet import Event, Key, Limpet, Session, ops
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import RESULT, USE, Record, Statement, Transcript, record_in
+from limpet.adapters.transcript import (
+    RESULT,
+    USE,
+    Statement,
+    Transcript,
+    TranscriptRecord,
+    record_in,
+)
 from limpet.errors import ExtraMissing, SessionDeleted, SessionExists, SessionNotFound
 from limpet.session.conversing.timeline import CLEARED
 
@@ -47,7 +54,7 @@ _SKEW: Final = timedelta(minutes=5)  # between the clock of an entry's id and th
 _records: Final = TypeAdapter(ConversationRecord)
 
 
-class LimpetConversationStore(ConversationStore):
+class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # without the package its base is Any
     """A ConversationStore of pydantic-ai.
 
     `store` is a URL, opened at the first use and shared with all objects of that URL in this
@@ -171,7 +178,9 @@ class LimpetConversationStore(ConversationStore):
         changed = await self._changed_view(lp, before, record, new)
         records = [*changed, *(_record_of(entry) for entry in new)]
 
-        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Sequence[ops.PlainOp]:
+        def change(
+            state: Mapping[str, Any], _: Sequence[TranscriptRecord]
+        ) -> Sequence[ops.PlainOp]:
             stored = _record_in(state, record.conversation_id)
             if (None if stored is None else stored.revision) != expected_revision:
                 raise ConversationConflict(record.conversation_id)
@@ -209,17 +218,22 @@ class LimpetConversationStore(ConversationStore):
         before: ConversationRecord | None,
         record: ConversationRecord,
         new: Sequence[ConversationEntry],
-    ) -> list[Record]:
+    ) -> list[TranscriptRecord]:
         """What takes the history that is left out of `messages()`, and says the kept one again."""
         kept = new[0].parent_id if new else record.head_id
         if before is None or kept == before.head_id:
             return []
         line = [] if kept is None else await self._history(lp, kept, None)
-        said = [Record(None, list(_statements(entry.message))) for entry in line]
-        return [Record(None, [(CLEARED, {})]), *(each for each in said if each.statements)]
+        said = [TranscriptRecord(None, list(_statements(entry.message))) for entry in line]
+        return [
+            TranscriptRecord(None, [(CLEARED, {})]),
+            *(each for each in said if each.statements),
+        ]
 
     async def _delete(self, lp: Limpet, conversation_id: str, expected_revision: str) -> None:
-        def change(state: Mapping[str, Any], _: Sequence[Record]) -> Sequence[ops.PlainOp]:
+        def change(
+            state: Mapping[str, Any], _: Sequence[TranscriptRecord]
+        ) -> Sequence[ops.PlainOp]:
             stored = _record_in(state, conversation_id)
             if stored is None or stored.revision != expected_revision:
                 raise ConversationConflict(conversation_id)
@@ -319,14 +333,16 @@ def _record_in(state: Mapping[str, Any], conversation_id: str) -> ConversationRe
     return record if record.conversation_id == conversation_id else None
 
 
-def _record_of(entry: ConversationEntry) -> Record:
+def _record_of(entry: ConversationEntry) -> TranscriptRecord:
     (message,) = theirs.ModelMessagesTypeAdapter.dump_python([entry.message], mode="json")
     value = {"id": entry.id, "parent_id": entry.parent_id, "kind": entry.kind, "message": message}
-    return Record(value, list(_statements(entry.message)), entry.id)
+    return TranscriptRecord(value, list(_statements(entry.message)), entry.id)
 
 
 async def _entry_in(session: Session[Any], event: Event) -> ConversationEntry:
     value = await record_in(session, event, _MEMBER)
+    if value is None:  # damaged: see `limpet verify`
+        raise KeyError(event.id)
     (message,) = theirs.ModelMessagesTypeAdapter.validate_python([value["message"]])
     return ConversationEntry(id=value["id"], parent_id=value["parent_id"], message=message)
 

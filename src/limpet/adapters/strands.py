@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from limpet import Key, Limpet, Session, ops
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import RESULT, USE, Record, Statement, Transcript, statements_of
+from limpet.adapters.transcript import (
+    RESULT,
+    USE,
+    Statement,
+    Transcript,
+    TranscriptRecord,
+    statements_of,
+)
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
 from limpet.session.conversing.timeline import POPPED
@@ -38,7 +45,7 @@ _AGENTS: Final = "agents"
 _MULTI_AGENTS: Final = "multi_agents"
 
 
-class LimpetSessionManager(RepositorySessionManager, SessionRepository):
+class LimpetSessionManager(RepositorySessionManager, SessionRepository):  # type: ignore[misc]  # without the package its base is Any
     """A SessionManager of Strands.
 
     `store` is a URL, opened at the first use and shared with all objects of that URL in this
@@ -123,7 +130,7 @@ class LimpetSessionManager(RepositorySessionManager, SessionRepository):
         record = _record_of(session_message)
         last = max(self._run(lambda lp: self._messages(lp, agent_id)))
         if session_message.message_id == last:  # the newest: it can be taken out of view
-            pops = [(POPPED, {}) for _ in _statements(before.to_message())]
+            pops: list[Statement] = [(POPPED, {}) for _ in _statements(before.to_message())]
             record = record._replace(statements=[*pops, *record.statements])
         else:
             record = record._replace(statements=[])
@@ -196,8 +203,8 @@ class LimpetSessionManager(RepositorySessionManager, SessionRepository):
         return messages
 
 
-def _record_of(message: SessionMessage) -> Record:
-    return Record(message.to_dict(), list(_statements(message.to_message())))
+def _record_of(message: SessionMessage) -> TranscriptRecord:
+    return TranscriptRecord(message.to_dict(), list(_statements(message.to_message())))
 
 
 def _statements(message: Mapping[str, Any]) -> Iterator[Statement]:

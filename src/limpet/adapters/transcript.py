@@ -35,7 +35,9 @@ from limpet.session.journal import Tries
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]  # an event type and its data
 # (state, records that are new) -> what the same commit does to the state
-Change: TypeAlias = Callable[[Mapping[str, Any], Sequence["Record"]], Sequence[ops.PlainOp]]
+Change: TypeAlias = Callable[
+    [Mapping[str, Any], Sequence["TranscriptRecord"]], Sequence[ops.PlainOp]
+]
 
 USE: Final = "agent.tool_use"
 RESULT: Final = "agent.tool_result"
@@ -48,7 +50,7 @@ _RECORD_BYTES_MAX: Final = 4 * 2**20  # within an event; a larger one is a blob
 _MEDIA_TYPE: Final = "application/json"
 
 
-class Record(NamedTuple):
+class TranscriptRecord(NamedTuple):
     """One record of the framework and what it says; `id` makes a repeat harmless."""
 
     value: Any  # JSON; None: only what it says
@@ -77,7 +79,7 @@ class Transcript:
         self._agent = DefaultActor(f"agent:{member.replace('_', '-')}")
 
     async def append(
-        self, records: Sequence[Record], *, change: Change | None = None, type: str
+        self, records: Sequence[TranscriptRecord], *, change: Change | None = None, type: str
     ) -> None:
         """Append the records that are not there yet and change the state, in one commit.
 
@@ -109,7 +111,9 @@ class Transcript:
         except (SessionNotFound, SessionDeleted):
             return ()
 
-    async def _append(self, records: Sequence[Record], change: Change | None, type: str) -> None:
+    async def _append(
+        self, records: Sequence[TranscriptRecord], change: Change | None, type: str
+    ) -> None:
         session = await self._lp.find(self.key, tail=0)
         records = await self._new(session, records)
         state = {} if session is None else session.state
@@ -130,11 +134,13 @@ class Transcript:
         except _UNFIT:  # it may be what stands beside the records: then they go without
             await self._commit(session, [self._bare(draft) for draft in drafts])
 
-    async def _new(self, session: Session[Any] | None, records: Sequence[Record]) -> list[Record]:
+    async def _new(
+        self, session: Session[Any] | None, records: Sequence[TranscriptRecord]
+    ) -> list[TranscriptRecord]:
         """Leave out what was recorded before, and what stands in this batch twice."""
         ids = [record.id for record in records if record.id is not None]
         known = {event.id for event in await session.read_ids(ids)} if session and ids else set()
-        new: list[Record] = []
+        new: list[TranscriptRecord] = []
         for record in records:
             if record.id is None or record.id not in known:
                 new.append(record)
@@ -150,7 +156,9 @@ class Transcript:
                 reuse_deleted=self._reuse_deleted,
             )
 
-    async def _drafts(self, session: Session[Any] | None, record: Record, type: str) -> list[Draft]:
+    async def _drafts(
+        self, session: Session[Any] | None, record: TranscriptRecord, type: str
+    ) -> list[Draft]:
         statements = list(record.statements) or [(type, {})]
         drafts = [self._draft(kind, data) for kind, data in statements]
         if record.value is None:
@@ -247,7 +255,7 @@ async def _pending(session: Session[Any]) -> list[int]:
     return [event.seq for event in await session.pending(limit=_PENDING_MAX)]
 
 
-def _is_large(record: Record) -> bool:
+def _is_large(record: TranscriptRecord) -> bool:
     return len(_text(record.value)) > _RECORD_BYTES_MAX
 
 
