@@ -29,6 +29,7 @@ from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.openapi import describe
 from limpet.server.service import Service
+from limpet.session.conversing.pieces import Pieces
 from limpet.session.conversing.shapes import Message
 from limpet.session.life.tools import Tool
 from limpet.session.session import Session
@@ -360,9 +361,7 @@ class _Shown:
 
     def __init__(self, session: Session[Any], state: Json) -> None:
         self._session, self._state = session, state
-        self._saying: str | None = None  # the id of the message under way
-        self._attempt, self._index, self._text = 1, 0, ""
-        self._is_broken = False  # a piece was lost, or the message was begun again
+        self._pieces = Pieces()
         self._said: str | None = None  # the id of the last recorded message
         self._steps: dict[str, str] = {}  # open spans and their names
         self.usage: Json = {}
@@ -392,60 +391,40 @@ class _Shown:
         """Return what ends everything that is open."""
         ends = [{"type": "STEP_FINISHED", "stepName": name} for name in self._steps.values()]
         self._steps.clear()
-        if self._saying is not None:
-            ends.append({"type": "TEXT_MESSAGE_END", "messageId": self._saying})
-            self._saying, self.needs_snapshot = None, True
-        return ends
+        return [*ends, *self._end_message(self._pieces.id)]
 
     def _piece(self, event: Event) -> list[Json]:
-        text = event.data.get("text")
-        if event.type != "agent.message" or not isinstance(text, str) or not text:
+        before = self._pieces.id
+        text = self._pieces.add(event)
+        if not text:
             return []
-        if self._saying != event.id:
-            ends = self._end_message()
-            self._saying, self._text, self._is_broken = event.id, "", event.data.get("index") != 0
-            self._attempt, self._index = event.attempt, event.data.get("index", 0)
-            if self._is_broken:
-                self._saying = None  # the beginning is missing: the recorded message comes whole
-                return ends
-            return [*ends, _start(event.id), self._content(text)]
-        follows = event.attempt == self._attempt and event.data.get("index") == self._index + 1
-        if self._is_broken or not follows:
-            self._is_broken = True  # the recorded message brings the rest
-            return []
-        self._index += 1
-        return [self._content(text)]
+        content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": event.id, "delta": text}
+        if before == event.id:
+            return [content]
+        return [*self._end_message(before), _start(event.id), content]
 
-    def _content(self, text: str) -> Json:
-        self._text += text
-        return {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._saying, "delta": text}
-
-    def _end_message(self) -> list[Json]:
-        """End a message that another one took the place of: a snapshot says how it went on."""
-        if self._saying is None:
+    def _end_message(self, id: str | None) -> list[Json]:
+        """End a message that was not recorded as it was begun: a snapshot says what was."""
+        if id is None:
             return []
         self.needs_snapshot = True
-        ended, self._saying = self._saying, None
-        return [{"type": "TEXT_MESSAGE_END", "messageId": ended}]
+        return [{"type": "TEXT_MESSAGE_END", "messageId": id}]
 
     def _recorded(self, event: Event) -> list[Json]:
         self._said = event.id
         self._add_usage(event.data)
-        text = _text_of(event.data)
-        if self._saying != event.id:
-            ends = self._end_message()
-            if not text.strip():
-                return ends
-            content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": event.id, "delta": text}
-            end = {"type": "TEXT_MESSAGE_END", "messageId": event.id}
-            return [*ends, _start(event.id), content, end]
-        shown: list[Json] = []
-        if text.startswith(self._text):
-            if rest := text[len(self._text) :]:
-                shown.append(self._content(rest))
-        else:
+        before = self._pieces.id
+        rest, replaces = self._pieces.finish(event)
+        shown = [] if before in (None, event.id) else self._end_message(before)
+        if before != event.id:
+            if not rest.strip():
+                return shown
+            shown.append(_start(event.id))
+        if replaces:
             self.needs_snapshot = True  # it was begun again, and went another way
-        self._saying = None
+        elif rest:
+            content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": event.id, "delta": rest}
+            shown.append(content)
         return [*shown, {"type": "TEXT_MESSAGE_END", "messageId": event.id}]
 
     def _add_usage(self, data: Mapping[str, Any]) -> None:
@@ -549,13 +528,6 @@ def _message(message: Message) -> Json | None:
     if message.role in ("user", "system", "assistant") and message.text:
         return {**form, "content": message.text}
     return None
-
-
-def _text_of(data: Mapping[str, Any]) -> str:
-    content = data.get("content")
-    parts = content if isinstance(content, Sequence) and not isinstance(content, str) else [data]
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-    return "".join([text for text in texts if isinstance(text, str)])
 
 
 def _visible(state: Mapping[str, Any]) -> Json:
