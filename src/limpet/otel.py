@@ -137,7 +137,7 @@ def _attributes(part: TracedPart) -> dict[str, str | int]:
 
 
 def _note(span: trace.Span, part: TracedPart, notes: PartNotes) -> None:
-    """What is known of the part at its end."""
+    """Set the attributes that are known at the end of the part."""
     if notes.model is not None:
         span.update_name(_span_name(part, notes.model))
     said: dict[str, Any] = {"model": notes.model, "cost": notes.cost, "outcome": notes.outcome}

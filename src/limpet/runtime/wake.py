@@ -601,7 +601,7 @@ async def load_all(wakes: Sequence[Wake]) -> None:
 
 
 class WakeStart(msgspec.Struct):
-    """What a wake begins with: its turn, and what of it is recorded."""
+    """The start of a wake: its turn, and what of it is recorded."""
 
     turn_id: str
     attempt: int

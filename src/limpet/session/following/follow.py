@@ -518,7 +518,7 @@ class FeedReader:
 
 
 class Follower:
-    """What waits for one follower, and the bell that says so."""
+    """The partials that wait for one follower, and the bell that says so."""
 
     __slots__ = ("behind", "bell", "joining", "partials", "takes_partials", "types")
 
@@ -586,7 +586,7 @@ class Topic:
             self.version = position
 
     def is_end(self, position: int, generation: int) -> bool:
-        """Whether a follower that read on in this generation has everything that is known of."""
+        """True if a follower that read on in this generation has everything that is known of."""
         return position == self.version and generation == self.generation
 
     # --- pages that followers share --------------------------------------------------------------
@@ -596,7 +596,7 @@ class Topic:
         self._page_after, self._page = after, page
 
     def kept(self, after: int) -> tuple[Event, ...]:
-        """What another follower read beyond this seq; empty if nothing of it is kept."""
+        """Return what another follower read beyond this seq; empty if nothing of it is kept."""
         page = self._page
         if not page or not self._page_after <= after < page[-1].seq:
             return ()
@@ -662,7 +662,7 @@ def feed_of(store: Store) -> Feed:
 async def watch_feed(
     hub: Hub, feed: Feed, *, app: str | None, key: Key | None, after: str | None
 ) -> AsyncGenerator[FeedEntry, None]:
-    """Entries beyond a position, in order, as they are recorded. Never ends by itself."""
+    """Entries beyond a position, in order, as they are recorded. Never ends."""
     position = after
     with hub.waiting(app=app, key=key) as bell:
         while True:
