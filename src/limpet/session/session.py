@@ -247,7 +247,7 @@ class Session(Handle, Generic[S]):
         if self._remembers is None:
             from limpet.session.life.memory import Memory
 
-            self._remembers = Memory(self)
+            self._remembers = Memory(self._writer)
         return self._remembers
 
     # --- reading -------------------------------------------------------------------------------
