@@ -24,7 +24,7 @@ from limpet.errors import (
 from limpet.model import Event, Key, thaw
 from limpet.model.facts.running.requests import Request
 from limpet.security.access import Principal
-from limpet.session.conversing.pieces import Pieces
+from limpet.session.conversing.pieces import ShownPieces
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 
@@ -270,7 +270,7 @@ class _Told:
     """What the editor has been told of the message that is being said."""
 
     def __init__(self) -> None:
-        self._pieces = Pieces()
+        self._pieces = ShownPieces()
 
     def updates(self, event: Event) -> list[Any]:
         """Return what one event, or one partial, is to the editor."""

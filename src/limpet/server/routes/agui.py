@@ -5,7 +5,7 @@ of that id; its messages are recorded once, by their ids, so a request that is s
 tab or a page that was reloaded finds the run under way and loses nothing. Runs are turns of a
 worker, in this process or another: they go on when nobody looks.
 
-What is streamed comes from the log and from the partials of a coming message. Pieces that were lost
+What is streamed comes from the log and from the partials of a coming message. ShownPieces that were lost
 are made up for by the recorded message; a message that was begun again is corrected by a snapshot
 before the run ends. Requests for approval and questions are interrupts, which a later run resumes.
 """
@@ -29,7 +29,7 @@ from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.openapi import describe
 from limpet.server.service import Service
-from limpet.session.conversing.pieces import Pieces
+from limpet.session.conversing.pieces import ShownPieces
 from limpet.session.conversing.shapes import Message
 from limpet.session.life.tools import Tool
 from limpet.session.session import Session
@@ -361,7 +361,7 @@ class _Shown:
 
     def __init__(self, session: Session[Any], state: Json) -> None:
         self._session, self._state = session, state
-        self._pieces = Pieces()
+        self._pieces = ShownPieces()
         self._said: str | None = None  # the id of the last recorded message
         self._steps: dict[str, str] = {}  # open spans and their names
         self.usage: Json = {}

@@ -1,4 +1,4 @@
-"""Pieces of a coming message, for those who show it while it is said.
+"""ShownPieces of a coming message, for those who show it while it is said.
 
 Partials may be lost, and a message may be begun again by another attempt. What was shown is then
 left as it is until the message is recorded: the recorded text brings the rest, or replaces it.
@@ -12,7 +12,7 @@ from typing import Any
 from limpet.model import Event
 
 
-class Pieces:
+class ShownPieces:
     """What a reader was shown of the message that is being said."""
 
     def __init__(self) -> None:
