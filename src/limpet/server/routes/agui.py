@@ -5,7 +5,7 @@ of that id; its messages are recorded once, by their ids, so a request that is s
 tab or a page that was reloaded finds the run under way and loses nothing. Runs are turns of a
 worker, in this process or another: they go on when nobody looks.
 
-What is streamed comes from the log and from the partials of a coming message. ShownPieces that were lost
+What is streamed comes from the log and from the partials of a coming message. Pieces that were lost
 are made up for by the recorded message; a message that was begun again is corrected by a snapshot
 before the run ends. Requests for approval and questions are interrupts, which a later run resumes.
 """

@@ -1,4 +1,4 @@
-"""ShownPieces of a coming message, for those who show it while it is said.
+"""Pieces of a coming message, for those who show it while it is said.
 
 Partials may be lost, and a message may be begun again by another attempt. What was shown is then
 left as it is until the message is recorded: the recorded text brings the rest, or replaces it.
