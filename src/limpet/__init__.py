@@ -165,6 +165,7 @@ if TYPE_CHECKING:
     from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
     from limpet.session.runs.runs import Harness, WakeOptions, Woken as Woken
     from limpet.session.runs.setup import VaultDocument as VaultDocument, Vaults as Vaults
+    from limpet.session.runs.spawn import Children as Children
     from limpet.session.runs.traces import (
         Activation as Activation,
         Span as Span,
@@ -281,6 +282,7 @@ _HOMES = {
     "limpet.session.runs.learnings": "Gates Learning",
     "limpet.session.runs.runs": "Woken",
     "limpet.session.runs.setup": "VaultDocument Vaults",
+    "limpet.session.runs.spawn": "Children",
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",
     "limpet.session.sharing": "ImportedContext Shared",

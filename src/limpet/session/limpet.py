@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.learnings import Learning
+    from limpet.session.runs.spawn import Children
 
 S = TypeVar("S", bound="State")
 A = TypeVar("A")
@@ -686,6 +687,56 @@ class Limpet:
         if type(limit) is not int or not 1 <= limit <= GRAPH_NODES_MAX:
             raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
         return await session_graph(self._journal.store, key_of(root), limit)
+
+    async def spawn(
+        self,
+        parent: AnyKey | Session[Any],
+        *,
+        task: str | Mapping[str, Any],
+        fields: Iterable[str] = (),
+        tools: Iterable[str] = (),
+        budget_fraction: float = 0.25,
+        id: str | None = None,
+        actor: str | None = None,
+    ) -> Session[Any]:
+        """Begin a child of an active session, from outside of its turns; turns use delegate.
+
+        The child has the `task` as its first message, copies of these `fields` of its parent, these
+        of its `tools` and no others, and `budget_fraction` of what is left of its budget. It is of
+        the same app and user, in a task of its own, and kept as long as its parent is. When it
+        ends, its parent learns of it in the same commit, and has back what is left; until then the
+        parent cannot be completed. The same `id` and task return the same child.
+
+        Raises SessionEnded, SessionSuspended, ToolAuthorizationFailed, BudgetReached; SessionExists
+        if the id has another task.
+        """
+        from limpet.session.runs.spawn import spawn
+
+        return await spawn(
+            self._services,
+            parent.key if isinstance(parent, Session) else key_of(parent),
+            task=task,
+            fields=fields,
+            tools=tools,
+            budget_fraction=budget_fraction,
+            id=id,
+            actor=check_actor(actor),
+        )
+
+    async def wait_for_children(
+        self,
+        parent: AnyKey | Session[Any],
+        timeout: float | None = None,  # noqa: ASYNC109  # what is done by then is returned
+    ) -> Children:
+        """Return the outputs of all children of a session when the last one has ended.
+
+        After `timeout` seconds it returns which are done by then and which are pending; with 0 it
+        does not wait. Nothing is lost if the process dies: another one asks again.
+        """
+        from limpet.session.runs.spawn import wait_for_children
+
+        key = parent.key if isinstance(parent, Session) else key_of(parent)
+        return await wait_for_children(self._journal, key, timeout)
 
     async def list(
         self,

@@ -145,6 +145,20 @@ def blocking_with_session(
     return without_await(verb)
 
 
+def opening_child(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], SyncSession[Q]]:
+    """Return a verb that gives a child of a session or key, without await."""
+    return without_await(verb)
+
+
+def blocking_with_parent(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session or a key, without await."""
+    return without_await(verb)
+
+
 def with_documents(
     verb: Callable[Concatenate[Any, Documents, P], R],
 ) -> Callable[Concatenate[Any, SyncDocuments, P], R]:
@@ -554,6 +568,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     session = handle(Limpet.session)
     app = bound_app(Limpet.app)
     graph = blocking(Limpet.graph)
+    spawn = opening_child(Limpet.spawn)
+    wait_for_children = blocking_with_parent(Limpet.wait_for_children)
     list = blocking(Limpet.list)
     inbox = blocking(Limpet.inbox)
     status = blocking(Limpet.status)
