@@ -807,6 +807,19 @@ class PromotionRefused(SessionError, code="promotion.refused"):
         )
 
 
+class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", status=404):
+    template = """there is no proposal {id}: it was erased with its session, or never made. See
+    lp.proposals()."""
+    id: str
+
+
+class ProposalDecided(SessionError, code="promotion.decided"):
+    template = """proposal {id} is {status} already. A decision stands; lp.withdraw removes what a
+    session contributed, and lp.propose proposes again."""
+    id: str
+    status: str
+
+
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):
     template = """session {key} has no blob {hash}. Pass the Ref that s.blobs.put of this session
     returned; a fork loses its parent's blobs when the parent is erased."""

@@ -167,6 +167,9 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$learnings": Room("tool", "tool"),
     "$$curated": Room("read", "policy"),
     "$$gates": Room("read", "policy"),
+    "$$promotion": Room("read", "policy"),
+    "$$proposals": Room("read", "write"),
+    "$$expiries": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.runs.promotion import PromotionGates
     from limpet.session.services import Services
 
 
@@ -164,6 +165,18 @@ class StorePolicies:
         else:
             value = msgspec.to_builtins(learnings.check_gates(gates))
             await documents.put(agent, value, actor=by)
+
+    async def promotion(
+        self, to: str, gates: PromotionGates | None, *, actor: str | None = None
+    ) -> None:
+        """Say what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME"). None: a person decides, and items expire after a year.
+
+        Kept with the store, for every process; functions run in those that declare them.
+        """
+        from limpet.session.runs.promotion import check_memory, set_gates
+
+        await set_gates(self._services, check_memory(to), gates, check_actor(actor) or _NOBODY)
 
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""

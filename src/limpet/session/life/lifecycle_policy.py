@@ -69,10 +69,12 @@ NO_LIFECYCLE: Final = Lifecycle()
 
 
 class Lifecycles:
-    """The lifecycles that this process has declared with `lp.policies.lifecycle`, by app."""
+    """The functions that this process has declared: lifecycles with `lp.policies.lifecycle`, by
+    app, and gates with `lp.policies.promotion`, by memory."""
 
     def __init__(self) -> None:
         self._declared: dict[str, Lifecycle] = {}
+        self.gates: dict[str, Any] = {}  # of PromotionGates
 
     def declare(self, app: str, lifecycle: Lifecycle) -> None:
         """Replace what was declared for the sessions of this app."""

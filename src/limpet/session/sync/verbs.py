@@ -592,6 +592,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     export_audit = blocking(Limpet.export_audit)
     learnings = blocking(Limpet.learnings)
     promote = blocking(Limpet.promote)
+    propose = blocking(Limpet.propose)
+    proposals = blocking(Limpet.proposals)
+    decide = blocking(Limpet.decide)
+    recall = blocking(Limpet.recall)
+    withdraw = blocking_with_parent(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(
