@@ -814,10 +814,10 @@ class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", st
 
 
 class ProposalDecided(SessionError, code="promotion.decided"):
-    template = """proposal {id} is {status} already. A decision stands; lp.withdraw removes what a
+    template = """proposal {id} is {decision} already. A decision stands; lp.withdraw removes what a
     session contributed, and lp.propose proposes again."""
     id: str
-    status: str
+    decision: str
 
 
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):

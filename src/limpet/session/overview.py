@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidQuery
+from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model import Key, described, to_time
 from limpet.model.facts.phases import PHASES, TERMINAL, Phase
 from limpet.model.facts.running.requests import Request, open_requests, requests_in
@@ -77,7 +77,10 @@ async def inbox_page(
     for text in (check_app(check_sessions(query.app)), query.user):
         check_app(text)
     check_limit(limit)
-    if query.kind == PROMOTION or (cursor is not None and cursor.startswith(_PROPOSALS)):
+    of_proposals = isinstance(cursor, str) and cursor.startswith(_PROPOSALS)
+    if cursor is not None and query.kind == PROMOTION and not of_proposals:
+        raise InvalidCursor
+    if query.kind == PROMOTION or of_proposals:
         return await _proposals_page(services, query, (), limit=limit, cursor=cursor)
     after = None if cursor is None else cursors.read_waiting(cursor, query)
     found, more = await store.waiting(query, limit=check_limit(limit), after=after)

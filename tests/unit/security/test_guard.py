@@ -90,6 +90,7 @@ SYSTEM = {
     "session/life/lifecycle.py",
     "session/limpet.py",
     "session/services.py",
+    "session/runs/promotion.py",
     "session/sharing.py",
 }
 

@@ -235,11 +235,11 @@ async def set_gates(services: Services, to: str, gates: PromotionGates | None, b
         services.lifecycles.gates.pop(to, None)
         return
     of = check_promotion_gates(gates)
-    generalises = "function" if callable(of.generalisable) else "names"
+    generalises: Literal["off", "names", "function"] = "names" if of.generalisable else "off"
     stored = _StoredGates(
         "function" if callable(of.duplicate) else "text",
         "function" if callable(of.verification) else "person",
-        generalises if of.generalisable else "off",
+        "function" if callable(of.generalisable) else generalises,
         None if of.expiry is None else of.expiry // _US,
     )
     await documents.put(to, msgspec.to_builtins(stored), actor=by)
@@ -511,8 +511,22 @@ async def _each(services: Services, key: Key | None) -> AsyncIterator[_StoredPro
                 continue  # it was deleted, or cannot be read
             document = Document(head.key.id, state["value"], head.version, head.updated_at, "")
             stored = documents.decoded(document, _StoredProposal)
-            if stored is not None and services.visible((stored.key,)):
+            if stored is not None and await _may_read(services, head.key, stored.key):
                 yield stored
+
+
+async def _may_read(services: Services, document: Key, of: Key) -> bool:
+    """True if who asks may read the documents of its user, and the session, if it is there."""
+    if services.guard is None:
+        return True
+    from limpet.security.access import Resource
+    from limpet.security.guarded_store import access_of
+
+    asked = access_of(document)
+    if not services.guard.allows(asked.read, asked.resource):
+        return False
+    head = await head_of(services.system.journal, of)
+    return head is None or services.guard.allows("read", Resource.of(of, head))
 
 
 def _proposal(stored: _StoredProposal) -> Proposal:
@@ -560,6 +574,8 @@ def _item(stored: _StoredItem) -> MemoryItem:
 
 async def memory_text(journal: Journal, agent: str) -> str:
     """The memory of an agent as Markdown, by kind: its MEMORY.md; empty if there is nothing."""
+    if not isinstance(agent, str):
+        raise InvalidInput(f"an agent is named by a text, not {described(agent)}.")
     items = await recall(journal, f"agent:{agent}")
     lines = [f"# What {agent} has learned"] if items else []
     for kind in KINDS:

@@ -52,6 +52,7 @@ from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.protocol import Loaded
 
+_SECONDS_MAX: Final = 10**9
 _ID_CHARS_MAX: Final = ID_CHARS_MAX - len("/child")  # its beginning is recorded under its id
 
 
@@ -243,10 +244,15 @@ async def wait_for_children(journal: Journal, parent: Key, seconds: float | None
 
     The head counts those that are open: a wake costs one reading of it, however many there are.
     """
-    if seconds is not None and (type(seconds) not in (int, float) or not seconds >= 0):
-        raise InvalidInput(f"timeout is a number of seconds from 0 on, not {described(seconds)}.")
+    if seconds is not None and (
+        type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX
+    ):
+        raise InvalidInput(
+            f"timeout is a number of seconds from 0 to {_SECONDS_MAX:,}, not {described(seconds)}."
+        )
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             await _none_open(journal, parent)
     except TimeoutError:
         if not limit.expired():

@@ -487,6 +487,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     retention = blocking(StorePolicies.retention)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
+    promotion = blocking(StorePolicies.promotion)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -596,7 +597,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     proposals = blocking(Limpet.proposals)
     decide = blocking(Limpet.decide)
     recall = blocking(Limpet.recall)
-    withdraw = blocking_with_parent(Limpet.withdraw)
+    withdraw = blocking(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(

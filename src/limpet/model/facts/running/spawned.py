@@ -36,8 +36,8 @@ def child_done(child: Key, uid: str, facts: Facts, end: Mapping[str, Any]) -> Fa
     """A child with these facts has ended: how, with which output, and what it used."""
     account = budgets.account(facts)
     data: dict[str, Any] = {**named(child, uid), **end, "account": account}
-    delegation = children.delegation(facts) or {}
-    if "lent" in delegation:
+    delegation = children.delegation(facts)
+    if delegation is not None and "lent" in delegation:
         data["lent"] = dict(delegation["lent"])
     return Fact(type=CHILD_DONE, data=data, id=f"{child.id}/done")
 
