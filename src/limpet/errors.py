@@ -808,14 +808,14 @@ class PromotionRefused(SessionError, code="promotion.refused"):
 
 
 class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", status=404):
-    template = """there is no proposal {id}: it was erased with its session, or never made. See
+    template = """there is no proposal {id!r}: it was erased with its session, or never made. See
     lp.proposals()."""
     id: str
 
 
 class ProposalDecided(SessionError, code="promotion.decided"):
-    template = """proposal {id} is {decision} already. A decision stands; lp.withdraw removes what a
-    session contributed, and lp.propose proposes again."""
+    template = """proposal {id!r} is {decision} already. A decision stands; lp.withdraw removes what
+    a session contributed, and lp.propose proposes again."""
     id: str
     decision: str
 

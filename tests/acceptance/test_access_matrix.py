@@ -19,7 +19,7 @@ import pytest
 
 import limpet
 from limpet import AccessDenied, Key, Limpet, Principal, Session, facts
-from limpet.errors import FlushFailed, LimpetError
+from limpet.errors import CrossSessionAccessDenied, FlushFailed, LimpetError
 from limpet.session.sync.facade import Facade, public
 from limpet.session.sync.verbs import SyncLimpet
 
@@ -489,7 +489,7 @@ async def outcome(call: Call, case: Case) -> str:
     """Denied, or allowed: what else may have been wrong is not the guard's."""
     try:
         await call(case)
-    except AccessDenied:
+    except (AccessDenied, CrossSessionAccessDenied):
         return "denied"
     except FlushFailed as error:
         denied = all(isinstance(each.error, AccessDenied) for each in error.unrecorded)
