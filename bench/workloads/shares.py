@@ -1,8 +1,8 @@
 """F3: a live share across processes: how long a change takes, and what subscribers cost the writer.
 
 Another process sets the shared field 200 times a second at most, each value the time at which it
-was handed over; this one follows the share. Then the writer's own time for an append is measured beside
-1,000 subscribers that wait for a later version, and without them, in turns.
+was handed over; this one follows the share. Then the writer's own time for an append is measured
+beside 1,000 subscribers that wait for a later version, and without them, in turns.
 """
 
 from __future__ import annotations

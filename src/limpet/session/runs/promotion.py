@@ -263,18 +263,16 @@ class _Judgement(msgspec.Struct, frozen=True):
 
     refused: str | None = None
     waits_for: str | None = None
-    expires_us: int | None = None
+    stays_us: int = 0  # for how long the item stays
 
 
 async def _judge(services: Services, stored: _StoredProposal, *, verified: bool) -> _Judgement:
     """Ask every gate; `verified`: a person has decided, which is the verification."""
     kept, functions = await _gates_of(services, stored.to)
     proposal = _proposal(stored)
-    most = kept.expiry_us
-    spans = [us for us in (stored.ttl_us, most) if us is not None]
+    spans = [us for us in (stored.ttl_us, kept.expiry_us) if us is not None]
     if not spans:
         return _Judgement("expiry: neither the proposal nor the memory says when it expires")
-    expires_us = services.journal.now_us() + min(spans)
     if kept.generalisable == "names" and (named := _names_source(stored)):
         return _Judgement(f"generalisable: it names {named}")
     if await _items(services.journal).find(_item_name(stored.to, _text_id(stored.text))):
@@ -295,7 +293,7 @@ async def _judge(services: Services, stored: _StoredProposal, *, verified: bool)
             why = answer if isinstance(answer, str) and answer else "the gate refused it"
             return _Judgement(f"{gate}: {why}")
     waits = "a person" if kept.verification == "person" and not verified else None
-    return _Judgement(waits_for=waits, expires_us=expires_us)
+    return _Judgement(waits_for=waits, stays_us=min(spans))
 
 
 def _names_source(stored: _StoredProposal) -> str | None:
@@ -415,7 +413,7 @@ async def _settle(
             status="accepted" if refused is None else "refused",
             reason=refused or reason,
             decided_by=str(by),
-            expires_us=judged.expires_us if refused is None else None,
+            expires_us=item.expires_us if refused is None else None,
         )
         value = msgspec.to_builtins(decided)
         puts = [Put(documents, stored.name, value, expect=document.version, actor=by)]
@@ -451,7 +449,7 @@ def _item_of(stored: _StoredProposal, judged: _Judgement, reason: str, at_us: in
         at_us,
         reason,
         stored.provenance,
-        judged.expires_us,
+        at_us + judged.stays_us,
     )
 
 
