@@ -124,12 +124,12 @@ async def test_a_person_cannot_pass_the_other_gates(lp: limpet.Limpet) -> None:
 async def test_a_gate_of_another_process_is_waited_for(lp: limpet.Limpet) -> None:
     s = await session(lp)
     await lp.policies.promotion(TO, easy())
-    lp._services.lifecycles.gates.clear()  # as in a process that declares nothing
+    lp._services.promotion_gates.clear()  # as in a process that declares nothing
     proposal = await proposed(lp, s)
     assert proposal.status == "open"
     assert (await lp.inbox()).items == (), "no person is asked"
     await lp.policies.promotion(TO, easy(generalisable=lambda p: True))
-    lp._services.lifecycles.gates.clear()
+    lp._services.promotion_gates.clear()
     with pytest.raises(errors.InvalidInput, match="declares the gate generalisable"):
         await lp.decide(proposal, accept=True, reason="x")
 

@@ -45,9 +45,8 @@ from limpet.model import (
 from limpet.model.facts.phases import is_stub
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.documents import Document, Internal, Put, commit_puts
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, retrying
 from limpet.session.policies import StorePolicies
-from limpet.session.retrying import retrying
 from limpet.session.runs import learnings
 from limpet.session.runs.delegation import head_of
 from limpet.session.runs.learnings import KINDS, Gates, Learning, LearningKind
@@ -232,7 +231,7 @@ async def set_gates(services: Services, to: str, gates: PromotionGates | None, b
     documents = Internal(services.journal, "promotion")
     if gates is None:
         await documents.delete(to, actor=by)
-        services.lifecycles.gates.pop(to, None)
+        services.promotion_gates.pop(to, None)
         return
     of = check_promotion_gates(gates)
     generalises: Literal["off", "names", "function"] = "names" if of.generalisable else "off"
@@ -243,7 +242,7 @@ async def set_gates(services: Services, to: str, gates: PromotionGates | None, b
         None if of.expiry is None else of.expiry // _US,
     )
     await documents.put(to, msgspec.to_builtins(stored), actor=by)
-    services.lifecycles.gates[to] = of
+    services.promotion_gates[to] = of
 
 
 async def _gates_of(services: Services, to: str) -> tuple[_StoredGates, PromotionGates | None]:
@@ -255,7 +254,7 @@ async def _gates_of(services: Services, to: str) -> tuple[_StoredGates, Promotio
     stored = documents.decoded(document, _StoredGates)
     if stored is None:  # what cannot be read lets nothing through by itself
         stored = _StoredGates("function", "function", "function", None)
-    return stored, services.lifecycles.gates.get(to)
+    return stored, services.promotion_gates.get(to)
 
 
 class _Judgement(msgspec.Struct, frozen=True):
