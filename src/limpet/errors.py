@@ -21,7 +21,7 @@
     │   ├── ShareNotFound
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
-    │   ├── MemoryPreconditionFailed · HeartbeatRefused
+    │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
