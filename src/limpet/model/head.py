@@ -195,7 +195,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def timeouts(self) -> timeouts.Timeouts | None:
-        """When it is suspended, terminated and deleted by itself; None: never."""
+        """Times after which a sweep suspends, terminates and deletes it; None: never."""
         return timeouts.timeouts_in(self.facts)
 
     @property

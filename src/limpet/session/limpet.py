@@ -301,7 +301,7 @@ class Limpet:
 
     @property
     def policies(self) -> StorePolicies:
-        """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
+        """Policies for all sessions of an app: lifecycle, checkpoints, retention, gates."""
         return StorePolicies(self._services)
 
     @property
@@ -316,7 +316,7 @@ class Limpet:
 
     @property
     def resources(self) -> Documents:
-        """What sessions work on: where it is, and whether they may change it."""
+        """The resources that sessions work on: where each is, and whether they may change it."""
         return Documents(self._journal, "resources")
 
     @property
@@ -1357,7 +1357,7 @@ class Limpet:
 
     @property
     def _services(self) -> Services:
-        """What the sessions of this store share. Raises StoreClosed."""
+        """Return what the sessions of this store share. Raises StoreClosed."""
         if self._opened is None:
             raise StoreClosed
         self._opened.journal.check_open()
@@ -1666,7 +1666,7 @@ class App(Generic[A]):
         return self.actor if actor is None else check_actor(actor)
 
     def _begin(self, state: A | None) -> Any:
-        """What a new session begins with; of the class of the app, if it has one."""
+        """Return the state of a new session; of the class of the app, if it has one."""
         of = self.state_type
         if of is None:
             return _NONE if state is None else state

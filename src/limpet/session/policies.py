@@ -1,4 +1,4 @@
-"""What is decided for all sessions of an app, or of an agent. `lp.policies`."""
+"""Policies for all sessions of an app, or of an agent: `lp.policies`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class StorePolicies:
         """Bound the history of each session of an app: the newest `events` stay hot, nothing older
         than `age`, or both. Without either, everything, but for sessions with their own limits.
 
-        The rest moves into compressed cold segments in the store, by itself: after commits, once a
+        The rest moves into compressed cold segments in the store: after commits, once a
         session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
         once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
         This process follows new limits at once, others within a few seconds.

@@ -1,4 +1,4 @@
-"""What the sessions of an open store share beside the way to write.
+"""Services: the part of an open store that its sessions share, beside the way to write.
 
 One `Services` is made when a store is opened; every session and facet of it holds the same one. A
 log that is read from its archive file has its own, with a journal on a store in memory. Whoever
@@ -55,7 +55,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def access(self) -> Deciders:
-        """What every guard of this store asks. Made when it is first needed: most have none."""
+        """The deciders that every guard of this store asks, made when they are first needed."""
         journal = self.system.journal
         if journal.access is None:
             from limpet.security.guard import Deciders

@@ -201,7 +201,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """What its turn waits for: answer with confirm, answer or resolve, by its kind."""
+        """The open requests of its turn: answer with confirm, answer or resolve, by its kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
@@ -234,7 +234,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def outcome(self) -> SessionOutcome:
-        """What the session is to achieve, and how far it is."""
+        """The outcome that the session is to achieve, and how far it is."""
         return SessionOutcome(self._writer)
 
     @property
@@ -248,7 +248,7 @@ class Session(Handle, Generic[S]):
         if self._remembers is None:
             from limpet.session.life.memory import Memory
 
-            self._remembers = Memory(self)
+            self._remembers = Memory(self._writer)
         return self._remembers
 
     # --- reading -------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Writer:
 
     @property
     def view(self) -> SessionView | None:
-        """What the principal who acts sees of the session; None: everything, or nobody acts."""
+        """The view of the session that its principal has; None: everything, or nobody acts."""
         guard, head = self.services.guard, self.known.maybe_head
         return None if guard is None or head is None else guard.view(head)
 
@@ -200,7 +200,7 @@ class Writer:
         return committed.events
 
     async def _commit_archived(self, commit: Commit) -> tuple[Event, ...]:
-        """What stands in the store for an archived session decides: how it is kept may be said.
+        """Commit to the stub of an archived session, which decides: how it is kept may be said.
 
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
         it is on its way.

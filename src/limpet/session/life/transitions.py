@@ -276,7 +276,7 @@ class PhaseChange:
         """A completed session's episodes become the user's, in the same commit."""
         if "promote_memory" not in step.side_effects:
             return ()
-        return await promotions(self._session, self._actor or LIFECYCLE_ACTOR)
+        return await promotions(writer_of(self._session), self._actor or LIFECYCLE_ACTOR)
 
     def _fact(self, step: Transition, *, first: bool) -> Fact:
         more = dict(self._more) if first else {}
