@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.errors import InvalidInput
 from limpet.model import DefaultActor
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
@@ -179,14 +179,4 @@ class StorePolicies:
 
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""
-        documents = learnings.gates_kept(self._journal)
-        document = await documents.find(agent)
-        if document is None:
-            return Gates()
-        read = documents.decoded(document, Gates)
-        if read is None:  # what cannot be read lets nothing through
-            raise SessionCorrupt(
-                documents.key(agent),
-                "the gates cannot be read; set them again with lp.policies.gates",
-            )
-        return read
+        return await learnings.gates_of(self._journal, agent)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from limpet.security.guard import Deciders, Guard
     from limpet.security.guarded_store import GuardedStore
     from limpet.session.life.archive_storage import Archive
-    from limpet.session.runs.promotion import PromotionGates
 
 
 class Services(msgspec.Struct, frozen=True, eq=False):
@@ -37,7 +36,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
     # By memory, as `lp.policies.promotion` declared them here.
-    promotion_gates: dict[str, PromotionGates] = msgspec.field(default_factory=dict)
+    promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def system(self) -> Services:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
+from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused, SessionCorrupt
 from limpet.model import Fact, Head, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
 from limpet.session.documents import Internal
@@ -189,6 +189,20 @@ def learned(journal: Journal) -> Internal:
 
 def gates_kept(journal: Journal) -> Internal:
     return Internal(journal, "gates")
+
+
+async def gates_of(journal: Journal, agent: str) -> Gates:
+    """Return what must hold before a learning of this agent is promoted."""
+    documents = gates_kept(journal)
+    document = await documents.find(agent)
+    if document is None:
+        return Gates()
+    read = documents.decoded(document, Gates)
+    if read is None:  # what cannot be read lets nothing through
+        raise SessionCorrupt(
+            documents.key(agent), "the gates cannot be read; set them again with lp.policies.gates"
+        )
+    return read
 
 
 def prefix_of(agent: str) -> str:

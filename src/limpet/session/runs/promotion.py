@@ -46,7 +46,6 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.documents import Document, Internal, Put, commit_puts
 from limpet.session.journal import Journal, retrying
-from limpet.session.policies import StorePolicies
 from limpet.session.runs import learnings
 from limpet.session.runs.delegation import head_of
 from limpet.session.runs.learnings import KINDS, Gates, Learning, LearningKind
@@ -599,7 +598,7 @@ async def promote(
     """
     if not isinstance(learning, Learning):
         raise InvalidInput("promote takes a learning, as lp.learnings(agent) returns them.")
-    by, gates = actor or _RUNTIME, await StorePolicies(services).gates_of(agent)
+    by, gates = actor or _RUNTIME, await learnings.gates_of(services.journal, agent)
     journal, items = services.journal, _items(services.journal)
     of = None if session is None else Session[Any](services, session)
     name = _item_name(check_memory(f"agent:{agent}"), learning.id)
