@@ -194,6 +194,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
     "login": [()],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
+    "acp": [("--app", NAME, "--user", TEXT, "--harness", "planted:talk")],  # likewise
     "mcp": [("--app", NAME, "--user", TEXT)],  # without its package here
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
     "migrate": [

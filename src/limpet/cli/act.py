@@ -49,7 +49,7 @@ _RequestId = Annotated[
     str | None,
     typer.Argument(metavar="REQUEST", help="Its id, if the session waits for several."),
 ]
-_Harness = Annotated[
+HarnessOption = Annotated[
     str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
 ]
 _Retries = Annotated[int, typer.Option(metavar="N", help="Before a turn becomes a dead letter.")]
@@ -128,7 +128,7 @@ def work(
     store: Unopened,
     screen: Display,
     *,
-    harness: _Harness,
+    harness: HarnessOption,
     app_name: App = None,
     concurrency: Annotated[
         int, typer.Option(metavar="N", help="Sessions that run at the same time.")
@@ -171,7 +171,7 @@ def work(
             return await worker.run()
 
     with users_code():
-        to_run, declare = _import_harness(harness, setup)
+        to_run, declare = import_harness(harness, setup)
         rates = asyncio.run(run())
     rates_shown.last(rates)
 
@@ -182,7 +182,7 @@ def wake(
     key: SessionKey,
     screen: Display,
     *,
-    harness: _Harness,
+    harness: HarnessOption,
     retries: _Retries = 5,
     version: _Version = None,
     setup: _Setup = None,
@@ -199,7 +199,7 @@ def wake(
             return woken, await _messages(lp, key, woken) if woken.ran else []
 
     with users_code():
-        to_run, declare = _import_harness(harness, setup)
+        to_run, declare = import_harness(harness, setup)
         woken, said = asyncio.run(run())
     failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
     form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
@@ -477,7 +477,7 @@ def _answer_result(
     return CommandResult({"event": event_form(event)}, [line])
 
 
-def _import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
+def import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
     """Before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
     if not callable(to_run) and not callable(getattr(to_run, "run", None)):
