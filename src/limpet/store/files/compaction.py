@@ -66,7 +66,8 @@ class Moved(msgspec.Struct):
     frames: array[int] | None
     snapshots: array[int] | None = None
     base: int = 0
-    done: int = 0  # up to this seq, inputs say themselves what processed them
+    # From the one to the other event, lines were written again: inputs say what processed them.
+    written: tuple[int, int] = (0, 0)
 
 
 class Compaction:
@@ -143,7 +144,7 @@ class Compaction:
             last = _kept_upto(index, entry)
             lines = (self._event(entry, seq) for seq in _seqs(entry, merged, last))
             frames = self._frames(file, entry, lines, merged, last)
-            made = Moved(frames, done=last)
+            made = Moved(frames, written=(_first_written(entry, merged), last))
             made.snapshots = self._snapshots(file, entry, merged, last)
             made.base = self._single(file, entry.base, merged)
             moved[entry.row] = made
@@ -284,11 +285,11 @@ class Compaction:
             entry = index.by_row.get(row)
             if entry is None:
                 continue
-            last = made.done
+            first, last = made.written
             _refer(entry, made.frames, last)
             entry.snapshots, entry.base = made.snapshots, made.base
             if entry.processed is not None:
-                late = [pair for pair in entry.processed if pair >> 32 > last]
+                late = [pair for pair in entry.processed if not first <= pair >> 32 <= last]
                 entry.processed = array("Q", late) if late else None
             if entry.pending is not None and not len(entry.pending):
                 entry.pending = None

@@ -231,12 +231,14 @@ class FilesState:
 
     # --- applying ------------------------------------------------------------------------------
 
-    def apply(self, place: int, line: AnyLine, head: Head | None = None) -> None:
-        """Change the index as a durable line says. `head` is the one that an event leaves, if it is
-        known; else it is made from the line."""
+    def apply(self, place: int, line: AnyLine) -> None:
+        """Change the index as a durable line says."""
         index = self.index
         if isinstance(line, EventLine):
-            self._event(place, line, head)
+            entry = index.by_row.get(line.row)
+            if entry is not None:
+                self.reader.forget(entry)  # what is remembered is older
+            self.apply_event(place, line, None)
             return
         if isinstance(line, NameLine):
             self._name(place, line)
@@ -284,7 +286,10 @@ class FilesState:
         elif isinstance(line, MacLine):
             entry.mac = bytes.fromhex(line.mac)
 
-    def _event(self, place: int, line: EventLine, head: Head | None) -> None:
+    def apply_event(self, place: int, line: EventLine, head: Head | None) -> None:
+        """The same for an event that was just committed; `head` is the one that it leaves, if it is
+        known: else it is made from the line. What is remembered is for the caller to bring up to
+        date."""
         index, entry = self.index, self.index.by_row.get(line.row)
         self.index.feed.append(line.row << 32 | line.seq)
         if entry is None:
@@ -322,6 +327,7 @@ class FilesState:
             entry = names[line.name] = IndexedName()
         if entry.add(line.version, place):
             entry.size = line.size
+            self.reader.cache.forget_scope((line.app, line.user, line.name))
 
     def set_head(self, entry: IndexedSession, head: Head) -> None:
         """A change of the head that no event records."""

@@ -986,9 +986,12 @@ class FilesStore:
             except Damaged:
                 place = end  # reported by verify
                 continue
-            while place < min(end, stop + 1):
+            while place < min(end, stop + 1, first + len(numbers)):
                 yield place, numbers[place - first]
                 place += 1
+            if place >= first + len(numbers):  # a restore has left a gap
+                place = max(place, end)
+                stop = max(stop, min(place + most, self._feed_end()))
 
     @_reading
     def touched(self, after: str) -> Touched:
@@ -1072,6 +1075,18 @@ class FilesStore:
 
         self._check()
         return await in_thread(lambda: verify.examine(self.state, self._pace))
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        from limpet.store.files.backup import CapturedStore, back_up, refuse_place
+
+        self._check()
+        refuse_place(target)
+        if self._lock is None:
+            captured = self.read_now(lambda: CapturedStore(self.state))
+        else:
+            captured = await self._run(lambda _: CapturedStore(self.state))
+        where = self.state.directory
+        await in_thread(lambda: back_up(captured, where, target, progress))
 
     async def close(self) -> None:
         if not self._open:

@@ -326,7 +326,7 @@ class FilesBatch:
                 state.apply(place, line)  # type: ignore[arg-type]  # one of them
                 continue
             assert isinstance(line, EventLine)
-            state.apply(place, line, heads.get(at))
+            state.apply_event(place, line, heads.get(at))
             entry = state.index.by_row[line.row]
             touched[line.row] = entry
             rec, live = recorded[at], reader.cached(entry)
