@@ -40,6 +40,7 @@ from limpet.store.files.log import (
     place_of,
     segment_of,
 )
+from limpet.store.files.snapshot import files_of
 from limpet.store.files.state import FilesState
 
 COMPACT_BYTES_MIN: Final = 2**20  # enough
@@ -99,7 +100,8 @@ class Compaction:
             state.log.roll()
         end = state.log.end
         merged = self._merged()
-        number = compacted_number(state.compacted + 1)
+        state.compacted += 1  # also if it fails: a number is used once
+        number = compacted_number(state.compacted)
         path = state.log.path(number)
         with FrameFile(state, path, number) as file:
             moved, names = self._write(file, merged)
@@ -107,7 +109,6 @@ class Compaction:
             size = file.size
         with state.lock:
             self._swap(moved, names, feed)
-            state.compacted += 1
             if not size:
                 state.disk.unlink(path)
             state.write_index()
@@ -121,7 +122,8 @@ class Compaction:
     def _merged(self) -> set[int]:
         """The compacted files that are written again: the newest ones that are small, or all."""
         log = self._state.log
-        numbers = log.compacted_numbers()
+        used = files_of(self._state.index)
+        numbers = [number for number in log.compacted_numbers() if number in used]
         if len(numbers) >= FILES_MAX:
             return set(numbers)
         total, found = self._segment_bytes() // 4, set[int]()

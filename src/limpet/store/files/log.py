@@ -96,6 +96,7 @@ class RootLog:
         self.store = ""
         self._allocated = 0
         self._fill = FILL_BYTES_MIN
+        self._begun = 0  # a segment that is being begun
         self._dirty = 0  # up to here the last segment may hold what was never acknowledged
 
     # --- appending -----------------------------------------------------------------------------
@@ -106,8 +107,7 @@ class RootLog:
         After a failure it is not known what the disk has. It is overwritten before anything else
         is written, so none of these lines can come back beside what follows.
         """
-        if self._dirty:
-            self._clean()
+        self._clean()
         end = self.end
         number, chain, crc = end.n, end.chain, end.crc
         lines[0].begins = True  # type: ignore[attr-defined]  # every kind has it
@@ -148,7 +148,14 @@ class RootLog:
 
     def _clean(self) -> None:
         """Overwrite what a failed write has left, from the beginning of its page on: the system may
-        take that page for written though it is not."""
+        take that page for written though it is not. A segment whose beginning failed is removed:
+        its first line would count a second time."""
+        if self._begun:
+            self._disk.unlink(self.path(self._begun))
+            self._disk.sync_directory(self.directory)
+            self._begun = 0
+        if not self._dirty:
+            return
         handle, offset = self.handle(self.end.segment), self.end.offset
         start = offset // _PAGE * _PAGE
         kept = self._disk.read(handle, offset - start, start)
@@ -159,8 +166,7 @@ class RootLog:
 
     def roll(self) -> None:
         """End the segment and begin the next: a file of its own, durable before it is used."""
-        if self._dirty:
-            self._clean()
+        self._clean()
         self.trim()
         self._begin(self.end.segment + 1)
 
@@ -178,6 +184,7 @@ class RootLog:
         self._begin(1)
 
     def _begin(self, number: int) -> None:
+        self._begun = number
         handle = self._disk.open(self.path(number), write=True, create=True)
         try:
             line = SegmentLine(number=number, store=self.store, begins=True)
@@ -194,6 +201,7 @@ class RootLog:
         self._handles[number] = handle
         self.end = LogEnd(number, len(text), line.n, chain, crc)
         self._allocated, self._fill = FILL_BYTES_MIN, FILL_BYTES_MIN
+        self._begun = 0
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -283,12 +291,13 @@ class RootLog:
     def _settle(self, scan: _Scan) -> None:
         """Make the last segment ready to be appended to."""
         last = max(self.segments(), default=0)
-        if last > self.end.segment:  # begun, and not a line of it is whole
+        if last > self.end.segment or not self.end.offset:  # begun, and no line of it is whole
             if scan.unread:
                 # Its first line is not ours: keep it as it is, and go on behind it.
                 self._begin(last + 1)
                 return
-            self._disk.close(self._handles.pop(last))
+            if last in self._handles:
+                self._disk.close(self._handles.pop(last))
             self._begin(last)
             return
         handle = self.handle(self.end.segment)

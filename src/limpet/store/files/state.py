@@ -363,6 +363,7 @@ class FilesState:
         for row in line.rows:
             entry = index.by_row.pop(row, None)
             self._erased_rows.add(row)
+            index.rows = max(index.rows, row)  # a row is never used again
             self.changed.discard(row)
             if entry is None:
                 continue
