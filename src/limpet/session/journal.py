@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from limpet.security.audit import Audit
     from limpet.security.guard import Deciders
     from limpet.security.policies import CedarPolicies
+
+
+class BackgroundFiles(Protocol):
+    """Files for people that follow the log: see `move.mirror`."""
+
+    async def write(self) -> object: ...
+
+    async def close(self) -> None: ...
 
 
 class CommitHooks:
@@ -74,6 +82,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
+        self.derived: BackgroundFiles | None = None  # if the store has files for people
         self._audit: Audit | None = None
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
@@ -172,6 +181,8 @@ class Journal:
             store, self._store = self._store, None
             if store is not None and here:
                 await self.hooks.close()
+                if self.derived is not None:
+                    await self.derived.close()
                 await self.hub.close()
                 if self.provenance is not None:
                     await self.provenance.close()

@@ -239,7 +239,7 @@ def _lift(place: Path, issued: int) -> None:
     state.open()
     try:
         last = max(issued, state.index.feed_first + len(state.index.feed))
-        Compaction(state, lambda: 0).run()
+        Compaction(state, lambda: 0, lambda: None).run()
         epoch = max(time.time_ns() // 1_000_000, (last >> _EPOCH_BITS) + 1)
         state.index.feed_first = (epoch << _EPOCH_BITS) + 1
         state.write_index()

@@ -74,8 +74,11 @@ class Moved(msgspec.Struct):
 class Compaction:
     """Compacts the log of a store, when it is due or when somebody asks."""
 
-    def __init__(self, state: FilesState, clock: Callable[[], int]) -> None:
-        self._state, self._clock = state, clock
+    def __init__(
+        self, state: FilesState, clock: Callable[[], int], heard: Callable[[], None]
+    ) -> None:
+        """`heard` is called after each."""
+        self._state, self._clock, self._heard = state, clock, heard
         self._last_us = clock()
 
     def when_due(self) -> None:
@@ -116,6 +119,7 @@ class Compaction:
             state.set_aside(old)
             state.log.forget([*old, *merged])
         self._last_us = self._clock()
+        self._heard()
 
     # --- which files ---------------------------------------------------------------------------
 

@@ -346,7 +346,8 @@ class FilesState:
         tomb: Any = line.ending
         entry.held = buried(head, line.time, tomb)
         index.deleted.setdefault(entry.key, []).append(entry)
-        self.changed.add(entry.row)
+        self.changed.discard(entry.row)
+        self.remove_derived(entry.key)
 
     def _take(self, entry: IndexedSession, line: TakeLine) -> None:
         index, head = self.index, entry.head
@@ -448,8 +449,18 @@ class FilesState:
             self.overwrite_erased()
 
     def remove_derived(self, key: Key) -> None:
-        if self.write:
-            shutil.rmtree(session_directory(self.directory / SESSIONS, key), ignore_errors=True)
+        """Nothing of a session is left in the files for people: its own, and the relations."""
+        root = self.directory / SESSIONS
+        if not self.write or not root.is_dir():
+            return
+        shutil.rmtree(session_directory(root, key), ignore_errors=True)
+        path = root / RELATIONS
+        if path.exists():
+            named = {"app": key.app, "user": key.user, "id": key.id}
+            related = _decode(path.read_bytes(), type=list[dict[str, Any]])
+            left = [each for each in related if named not in (each["parent"], each["child"])]
+            if left != related:
+                self.disk.put_file(path, msgspec.json.encode(left) + b"\n")
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -547,6 +558,7 @@ def upload_name(upload: str) -> str:
 
 # --- where derived files are ---------------------------------------------------------------------
 
+RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
 _NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
 
 

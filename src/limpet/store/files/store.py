@@ -11,6 +11,7 @@ that were appended since are applied.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,7 @@ from limpet.model import (
 from limpet.model.facts.phases import Phase, is_stub
 from limpet.model.facts.running.runs import run_in
 from limpet.model.facts.running.waiting import open_in
+from limpet.model.keys import CHECKPOINTS, owned_by
 from limpet.model.lease import (
     Readiness,
     acquired,
@@ -90,6 +92,7 @@ from limpet.store.blobs import (
 from limpet.store.clock import Clock
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked, scope_owner
+from limpet.store.files.compaction import Compaction, finish
 from limpet.store.files.disk import LOCK, DirectoryLock, LogDisk
 from limpet.store.files.index import ROW_BITS, IndexedSession, Ordered, row_of
 from limpet.store.files.lines import (
@@ -104,7 +107,7 @@ from limpet.store.files.lines import (
     RingLine,
     TakeLine,
 )
-from limpet.store.files.state import BLOBS, FilesState, chunk_in, upload_name
+from limpet.store.files.state import BLOBS, SESSIONS, FilesState, chunk_in, upload_name
 from limpet.store.files.writer import FilesWriter, lease_line
 from limpet.store.leases import Place, span_us
 from limpet.store.live import MemoryChannel
@@ -179,7 +182,7 @@ class FilesStore:
         self._writer: FilesWriter | None = None
         self._forks, self._open = PROCESS.forks, True
         self._closed = asyncio.Event()
-        self._pulse = 0
+        self._heard: Callable[[], None] = lambda: None
         self.blobs: Blobs = FilesBlobs(self)
         self.marks: Marks = FilesMarks(self)
 
@@ -199,7 +202,8 @@ class FilesStore:
         refuse_network(path)
         disk = disk or LogDisk()
         codec = Codec(seal, check)
-        state = FilesState(path.absolute(), disk, codec, write=not read_only)
+        path = Path(os.path.abspath(path))  # noqa: PTH100, ASYNC240  # asks nothing of the disk
+        state = FilesState(path, disk, codec, write=not read_only)
         lock = None
         try:
             if not read_only:
@@ -602,9 +606,9 @@ class FilesStore:
         reader, version = self.state.reader, entry.head.version
         live = reader.cached(entry)
         count = min(tail, version)
-        if live is not None and live.tail and live.tail[-1].seq == version:
-            if len(live.tail) >= min(tail, version - entry.floor) and count <= len(live.tail):
-                return tuple(live.tail[len(live.tail) - count :])
+        kept = () if live is None else tuple(live.tail)
+        if kept and kept[-1].seq == version and count <= len(kept):
+            return kept[len(kept) - count :]
 
         def back() -> Iterator[tuple[Event, int]]:
             for seq in range(version, version - count, -1):
@@ -998,7 +1002,8 @@ class FilesStore:
         index, start = self.state.index, self._feed_start(after)
         found: dict[Key, int] = {}
         place = start
-        for place, item in self._feed(start, _TOUCHED_MAX):
+        for at, item in self._feed(start, _TOUCHED_MAX):
+            place = at
             entry = index.by_row.get(item >> 32)
             seq = item & 0xFFFF_FFFF
             if entry is None or index.living.get(entry.key) is not entry or not entry.is_hot(seq):
@@ -1076,6 +1081,24 @@ class FilesStore:
         self._check()
         return await in_thread(lambda: verify.examine(self.state, self._pace))
 
+    @property
+    def derived_directory(self) -> Path | None:
+        sealed = self._codec.seals or self.state.index.ring is not None
+        return None if self._lock is None or sealed else self.state.directory / SESSIONS
+
+    async def compact_log(self) -> None:
+        await self._run(lambda writes: writes.chores.run())
+
+    def take_changed(self) -> tuple[Key, ...]:
+        with self.state.lock:
+            rows, self.state.changed = self.state.changed, set()
+            by_row, living = self.state.index.by_row, self.state.index.living
+            keys = dict.fromkeys([_shown(by_row[row].key) for row in rows if row in by_row])
+            return tuple([key for key in keys if key in living and not is_reserved(key.app)])
+
+    def listen_compaction(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
+
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         from limpet.store.files.backup import CapturedStore, back_up, refuse_place
 
@@ -1107,8 +1130,6 @@ class FilesStore:
     def _finish(self) -> None:
         """A clean end: the newlines ahead go, and an index is written if reading the log again
         would take the next process long."""
-        from limpet.store.files.compaction import finish
-
         try:
             with self.state.lock:
                 finish(self.state)
@@ -1154,10 +1175,8 @@ class FilesStore:
             if self._lock is None:
                 why = "it was opened read-only; reopen it to write"
                 raise StoreReadOnly(str(self.state.directory), why)
-            from limpet.store.files.compaction import Compaction
-
             writer = self._writer = FilesWriter(self.state, self._clock, self._pace)
-            writer.chore = Compaction(self.state, self._clock).when_due
+            writer.chores = Compaction(self.state, self._clock, lambda: self._heard())
             writer.start()
         return writer
 
@@ -1168,6 +1187,12 @@ async def _awaited(store: FilesStore, step: Callable[[], T]) -> T:
 
 def _in_app(key: Key, app: str | None) -> bool:
     return not is_reserved(key.app) if app is None else key.app == app
+
+
+def _shown(key: Key) -> Key:
+    """The session in whose files a log is shown: its own, or that of its checkpoints."""
+    owner = owned_by(key.user) if key.app == CHECKPOINTS else None
+    return key if owner is None else Key(*owner, key.id)
 
 
 def _owns(key: Key, query: Query) -> bool:

@@ -49,6 +49,7 @@ from limpet.store.cache import CachedScope, CachedSession
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import UNHELD, Damaged
 from limpet.store.coding.seal import Awaited, Unready
+from limpet.store.files.compaction import Compaction
 from limpet.store.files.index import IndexedSession
 from limpet.store.files.lines import (
     BaseLine,
@@ -95,9 +96,9 @@ class FilesView:
         if entry is None:
             return None
         self.entries[key] = entry
-        if self._state.codec.marks and self._reader.cached(entry) is None:
-            if not self._reader.holds(entry):
-                raise SessionCorrupt(key, f"its head {UNHELD}")
+        known = not self._state.codec.marks or self._reader.cached(entry) is not None
+        if not known and not self._reader.holds(entry):
+            raise SessionCorrupt(key, f"its head {UNHELD}")
         return self._reader.fold(entry)
 
     def ended(self, key: Key, uid: str) -> bool:
@@ -259,9 +260,8 @@ class FilesBatch:
             head = final.head
             if head.active_us != event.at_us:
                 line.active = head.active_us
-            if before is None or before.facts is not head.facts:
-                if head.facts or before is not None:
-                    line.facts = Raw(encode_line(head.facts))
+            if head.facts if before is None else before.facts is not head.facts:
+                line.facts = Raw(encode_line(head.facts))
             mac = self._codec.head_mac(head.uid, head.version, head.link)
             line.mac = "" if mac is None else mac.hex()
         return line, fields
@@ -376,7 +376,7 @@ class FilesWriter(threading.Thread):
         self._due: dict[int, tuple[IndexedSession, CachedSession]] = {}  # for snapshots
         self._taken: list[SQLiteJob] = []
         self._salts: list[bytes] = []
-        self.chore: Callable[[], None] = lambda: None  # compaction, when there is time
+        self.chores: Compaction = Compaction(state, clock, _nobody)
 
     # --- for callers, on their event loop ------------------------------------------------------
 
@@ -569,7 +569,7 @@ class FilesWriter(threading.Thread):
             while self._due and not self.jobs.count():
                 self._snapshot()
             if not self.jobs.count():
-                self.chore()
+                self.chores.when_due()
         except Exception as error:
             self._due.clear()
             text = "housekeeping failed: store=%s error=%s"
@@ -617,6 +617,10 @@ def files_failure(error: BaseException, where: str, asked: Asked) -> LimpetError
         failure = StoreCorrupt(where, str(error))
     failure.__cause__ = error
     return failure
+
+
+def _nobody() -> None:
+    """Nobody listens."""
 
 
 def _nothing(_: object) -> None:
