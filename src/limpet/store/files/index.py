@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from limpet.store.marks import Mark
 from limpet.store.protocol import Erasure, Owner
 from limpet.store.sqlite.rows import pack_id, unpack_id
 
+T = TypeVar("T")
 ROW_BITS: Final = 40
 _ROW: Final = (1 << ROW_BITS) - 1
 _LOOSE_MAX: Final = 8_192  # heads that are held decoded before they are packed
@@ -435,10 +436,7 @@ class FilesIndex:
         for name, value in before.items():
             for user in (None, key.user):
                 of = (key.app, user, name, value)
-                if (order := self._labels.get(of)) is not None:
-                    order.remove(mark)
-                    if not len(order):
-                        del self._labels[of]
+                _drop(self._labels, of, mark)
         for name, value in after.items():
             for user in (None, key.user):
                 self._labels.setdefault((key.app, user, name, value), Ordered()).add(mark)
@@ -476,12 +474,8 @@ class FilesIndex:
         before = self._due_at.pop(entry.row, None)
         if before is None:
             return
-        for orders, of in ((self._due_in, (entry.key.app, before[0])), (self._due, before[0])):
-            order: Ordered | None = orders.get(of)  # type: ignore[attr-defined]  # of either kind
-            if order is not None:
-                order.remove(before[1])
-                if not len(order):
-                    del orders[of]  # type: ignore[attr-defined]  # of either kind
+        _drop(self._due_in, (entry.key.app, before[0]), before[1])
+        _drop(self._due, before[0], before[1])
 
     def _untime(self, entry: IndexedSession) -> None:
         self._undue(entry)
@@ -493,6 +487,15 @@ class FilesIndex:
 def row_of(item: int) -> int:
     """The row in an item of an order."""
     return item & _ROW
+
+
+def _drop(orders: dict[T, Ordered], of: T, item: int) -> None:
+    """Take an item out of an order, and the order if nothing is left in it."""
+    order = orders.get(of)
+    if order is not None:
+        order.remove(item)
+        if not len(order):
+            del orders[of]
 
 
 def _ordered(orders: dict[tuple[str, ...], Ordered], of: tuple[str, ...]) -> Ordered:

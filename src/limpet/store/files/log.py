@@ -107,7 +107,7 @@ class RootLog:
         After a failure it is not known what the disk has. It is overwritten before anything else
         is written, so none of these lines can come back beside what follows.
         """
-        self._clean()
+        self.clean()
         end = self.end
         number, chain, crc = end.n, end.chain, end.crc
         lines[0].begins = True  # type: ignore[attr-defined]  # every kind has it
@@ -146,7 +146,7 @@ class RootLog:
             self._dirty = max(self._dirty, stop)
             raise
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
         """Overwrite what a failed write has left, from the beginning of its page on: the system may
         take that page for written though it is not. A segment whose beginning failed is removed:
         its first line would count a second time."""
@@ -166,7 +166,7 @@ class RootLog:
 
     def roll(self) -> None:
         """End the segment and begin the next: a file of its own, durable before it is used."""
-        self._clean()
+        self.clean()
         self.trim()
         self._begin(self.end.segment + 1)
 
@@ -304,7 +304,7 @@ class RootLog:
         self._allocated = self._disk.size(handle)
         if scan.last_byte > self.end.offset:
             self._dirty = max(scan.last_byte, self._allocated)
-            self._clean()
+            self.clean()
 
     def segments(self) -> list[int]:
         """The numbers of the segments that are there, ascending."""
@@ -379,7 +379,7 @@ def framed(lines: Sequence[bytes]) -> bytes:
     raw = b"\n".join(lines) + b"\n"
     tools = zstd()
     of = tools.CompressionParameter
-    packed = tools.compress(raw, options={of.compression_level: _LEVEL, of.checksum_flag: 1})
+    packed: bytes = tools.compress(raw, options={of.compression_level: _LEVEL, of.checksum_flag: 1})
     return _frame_head.pack(_SKIPPED, 8, len(packed), len(raw)) + packed
 
 
@@ -460,6 +460,7 @@ def read_line(text: bytes) -> AnyLine | None:
     if not is_whole(text):
         return None
     try:
-        return decode_any(text)
+        line: AnyLine = decode_any(text)
     except msgspec.MsgspecError:
         return None
+    return line

@@ -404,7 +404,9 @@ class FilesReader:
     def single(self, place: int) -> AnyLine:
         """The line at a place, or the only one of a frame. Raises Damaged."""
         try:
-            return decode_any(self.log.frame(place)[0] if is_frame(place) else self.log.line(place))
+            text = self.log.frame(place)[0] if is_frame(place) else self.log.line(place)
+            line: AnyLine = decode_any(text)
+            return line
         except (msgspec.MsgspecError, LookupError) as error:
             raise Damaged(f"cannot be read: {error}") from error
 
@@ -473,10 +475,11 @@ class FilesReader:
             first = self.name_line(entry, version).base
             lines = [self.name_line(entry, each) for each in range(first, version + 1)]
             for line in lines:
-                value = reading.add(scope_row(line))
+                reading.add(scope_row(line))
         except Damaged as error:
             return CachedScope(unreadable_scope(None, version, error), version, -1, 0)
-        return CachedScope(value, reading.base, reading.since_base, 0)
+        assert reading.value is not None, "a base is no later than what is based on it"
+        return CachedScope(reading.value, reading.base, reading.since_base, 0)
 
 
 def scope_row(line: NameLine) -> ScopeRow:

@@ -79,7 +79,7 @@ _decode: Final = msgspec.msgpack.Decoder(IndexFile).decode
 def packed_index(index: FilesIndex, end: LogEnd, compacted: int) -> tuple[bytes, str]:
     """The bytes of an index, and their hash."""
     made = IndexFile(
-        tuple(end),
+        (end.segment, end.offset, end.n, end.chain, end.crc),
         index.rows,
         index.ended,
         compacted,
@@ -206,8 +206,8 @@ def _entry(record: SessionRecord) -> IndexedSession:
 
 
 def _name(owner: tuple[str, str], name: str, entry: IndexedName) -> NameRecord:
-    places = (_bytes(entry.frames), _bytes(entry.single), entry.single_first)
-    return NameRecord(*owner, name, *places, entry.size)
+    frames, single = _bytes(entry.frames), _bytes(entry.single)
+    return NameRecord(owner[0], owner[1], name, frames, single, entry.single_first, entry.size)
 
 
 def _bytes(numbers: array[int] | None) -> bytes:

@@ -221,6 +221,10 @@ class FilesStore:
         codec.lock(sealed=state.index.ring is not None)
         return cls(state, clock or Clock(), pace, lock)
 
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:

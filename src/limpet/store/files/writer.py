@@ -341,10 +341,8 @@ class FilesBatch:
             elif line.seq == entry.first:
                 reader.keep_ids(line.row, {line.id: line.seq})
         for key, fold in self.plan.folds.items():
-            entry = state.index.living.get(key)
-            if entry is None:
-                continue
-            live = reader.cached(entry)
+            written = state.index.living.get(key)
+            live = None if written is None else reader.cached(written)
             if live is not None:
                 live.fold = fold
                 reader.cache.keep(key, live)
@@ -552,6 +550,8 @@ class FilesWriter(threading.Thread):
         try:
             with self.state.lock:
                 self._resettle()
+                # Nothing is answered while a failed write may still be found in the log.
+                self.state.log.clean()
                 result, failure = job.run(self), None  # type: ignore[arg-type]  # made for this
         except (SessionError, Awaited) as error:
             result, failure = None, error
