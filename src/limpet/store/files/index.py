@@ -25,6 +25,7 @@ T = TypeVar("T")
 ROW_BITS: Final = 40
 _ROW: Final = (1 << ROW_BITS) - 1
 _LOOSE_MAX: Final = 8_192  # heads that are held decoded before they are packed
+_OWNERS_MAX: Final = 1_024  # of whom the sessions are held in order
 _MISSING: Final = 0  # the place of an event that is not there
 _PackedHead: TypeAlias = tuple[
     Any, int, bytes, int, int, int, Any, int, int, int | None, str | None, int | None
@@ -251,16 +252,58 @@ class OrderedTexts:
             del self._items[at]
 
     def walk(self, start: str | None, *, reverse: bool) -> Iterator[str]:
-        """From a text on, itself included; None: from the end that the order begins at."""
-        items = self._items
-        if reverse:
-            stop = len(items) if start is None else bisect_right(items, start)
-            return (items[at] for at in range(stop - 1, -1, -1))
-        first = 0 if start is None else bisect_left(items, start)
-        return (items[at] for at in range(first, len(items)))
+        return walked(self._items, start, reverse=reverse)
 
     def __bool__(self) -> bool:
         return bool(self._items)
+
+
+class OwnerTexts:
+    """The users of an app and the ids of each, in order. Most users have few sessions."""
+
+    __slots__ = ("_order", "_users")
+
+    def __init__(self) -> None:
+        self._users: dict[str, list[str]] = {}
+        self._order: list[str] | None = None  # made when somebody walks
+
+    def __bool__(self) -> bool:
+        return bool(self._users)
+
+    def add(self, user: str, id: str) -> None:
+        ids = self._users.get(user)
+        if ids is None:
+            self._users[user] = [id]
+            self._order = None
+        elif id > ids[-1]:
+            ids.append(id)
+        else:
+            insort(ids, id)
+
+    def remove(self, user: str, id: str) -> None:
+        ids = self._users[user]
+        del ids[bisect_left(ids, id)]
+        if not ids:
+            del self._users[user]
+            self._order = None
+
+    def ids(self, user: str) -> list[str]:
+        return self._users.get(user, [])
+
+    def walk(self, start: str | None, *, reverse: bool) -> Iterator[str]:
+        """The users from one on."""
+        if self._order is None:
+            self._order = sorted(self._users)
+        return walked(self._order, start, reverse=reverse)
+
+
+def walked(items: list[str], start: str | None, *, reverse: bool) -> Iterator[str]:
+    """Texts in order from one on, itself included; None: from where the order begins."""
+    if reverse:
+        stop = len(items) if start is None else bisect_right(items, start)
+        return (items[at] for at in range(stop - 1, -1, -1))
+    first = 0 if start is None else bisect_left(items, start)
+    return (items[at] for at in range(first, len(items)))
 
 
 _Due: TypeAlias = tuple[int, int]  # priority, and runnable time << ROW_BITS | row
@@ -286,12 +329,12 @@ class FilesIndex:
         self.feed_first = 1
         self.feed_frames: list[tuple[int, int]] = []
         self._loose: dict[int, IndexedSession] = {}
-        self._created: dict[tuple[str, ...], Ordered] = {}  # of everything, an app, an owner
-        self._updated: dict[tuple[str, ...], Ordered] = {}  # of an app, an owner
+        # Of everything and of each app; of those owners that somebody has listed.
+        self._created: dict[tuple[str, ...], Ordered] = {}
+        self._updated: dict[tuple[str, ...], Ordered] = {}
         self._touched: dict[int, tuple[IndexedSession, int]] = {}  # updated since it was ordered
         self.apps = OrderedTexts()
-        self.users: dict[str, OrderedTexts] = {}
-        self.ids: dict[Owner, OrderedTexts] = {}
+        self.users: dict[str, OwnerTexts] = {}  # of each app
         self._labels: dict[LabelKey, Ordered] = {}
         self._due: dict[int, Ordered] = {}  # by priority, without reserved apps
         self._due_in: dict[tuple[str, int], Ordered] = {}  # by app and priority
@@ -308,14 +351,19 @@ class FilesIndex:
         self.living[key] = self.by_row[entry.row] = entry
         self.rows = max(self.rows, entry.row)
         mark = head.created_us << ROW_BITS | entry.row
-        for of in ((), (key.app,), (key.app, key.user)):
+        for of in ((), (key.app,)):
             _ordered(self._created, of).add(mark)
         updated = head.updated_us << ROW_BITS | entry.row
-        for of in ((key.app,), (key.app, key.user)):
-            _ordered(self._updated, of).add(updated)
+        _ordered(self._updated, (key.app,)).add(updated)
+        owner = (key.app, key.user)
+        if owner in self._created:
+            self._created[owner].add(mark)
+            self._updated[owner].add(updated)
         self.apps.add(key.app)
-        self.users.setdefault(key.app, OrderedTexts()).add(key.user)
-        self.ids.setdefault((key.app, key.user), OrderedTexts()).add(key.id)
+        users = self.users.get(key.app)
+        if users is None:
+            users = self.users[key.app] = OwnerTexts()
+        users.add(key.user, key.id)
         entry.held = head
         self._loose[entry.row] = entry
         self._label(entry, EMPTY, head.indexed_labels, head.created_us)
@@ -344,19 +392,17 @@ class FilesIndex:
         head, key = entry.head, entry.key
         self.order_updated()
         mark = head.created_us << ROW_BITS | entry.row
-        for of in ((), (key.app,), (key.app, key.user)):
-            self._created[of].remove(mark)
         updated = head.updated_us << ROW_BITS | entry.row
-        for of in ((key.app,), (key.app, key.user)):
-            self._updated[of].remove(updated)
-        ids = self.ids[key.app, key.user]
-        ids.remove(key.id)
-        if not ids:
-            del self.ids[key.app, key.user]
-            self.users[key.app].remove(key.user)
-            if not self.users[key.app]:
-                del self.users[key.app]
-                self.apps.remove(key.app)
+        for of in ((), (key.app,), (key.app, key.user)):
+            if of in self._created:
+                self._created[of].remove(mark)
+            if of in self._updated:
+                self._updated[of].remove(updated)
+        users = self.users[key.app]
+        users.remove(key.user, key.id)
+        if not users:
+            del self.users[key.app]
+            self.apps.remove(key.app)
         self._label(entry, head.indexed_labels, EMPTY, head.created_us)
         self._untime(entry)
         self._loose.pop(entry.row, None)
@@ -387,13 +433,36 @@ class FilesIndex:
     # --- orders --------------------------------------------------------------------------------
 
     def created(self, app: str | None, user: str | None) -> Ordered:
+        self._order_owner(app, user)
         of = () if app is None else (app,) if user is None else (app, user)
         return self._created.get(of) or Ordered()
 
     def updated(self, app: str | None, user: str | None) -> Ordered:
+        self._order_owner(app, user)
         self.order_updated()
         of = (app or "",) if user is None else (app or "", user)
         return self._updated.get(of) or Ordered()
+
+    def _order_owner(self, app: str | None, user: str | None) -> None:
+        """Put the sessions of an owner in order, from now on: most are never listed alone."""
+        if app is None or user is None or (app, user) in self._created:
+            return
+        if len(self._created) > _OWNERS_MAX:
+            for of in [of for of in self._created if len(of) == 2]:
+                del self._created[of], self._updated[of]
+        self.order_updated()
+        created, updated = Ordered(), Ordered()
+        for id in self.ids_of(app, user):
+            entry = self.living[Key(app, user, id)]
+            head = entry.head
+            created.add(head.created_us << ROW_BITS | entry.row)
+            updated.add(head.updated_us << ROW_BITS | entry.row)
+        self._created[app, user], self._updated[app, user] = created, updated
+
+    def ids_of(self, app: str, user: str) -> list[str]:
+        """The ids of an owner's sessions, in order."""
+        users = self.users.get(app)
+        return [] if users is None else users.ids(user)
 
     def labeled(self, app: str, user: str | None, name: str, value: str) -> Ordered:
         return self._labels.get((app, user, name, value)) or Ordered()
@@ -404,9 +473,10 @@ class FilesIndex:
             key = entry.key
             after = entry.head.updated_us << ROW_BITS | entry.row
             for of in ((key.app,), (key.app, key.user)):
-                order = self._updated[of]
-                order.remove(before)
-                order.add(after)
+                order = self._updated.get(of)
+                if order is not None:
+                    order.remove(before)
+                    order.add(after)
         self._touched.clear()
 
     def due(self, app: str | None, now_us: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -191,7 +192,8 @@ def _session(entry: IndexedSession, index: FilesIndex) -> SessionRecord:
 
 
 def _entry(record: SessionRecord) -> IndexedSession:
-    entry = IndexedSession(record.row, Key(*record.key), record.first - 1)
+    app, user, id = record.key
+    entry = IndexedSession(record.row, Key(intern(app), user, id), record.first - 1)
     entry.held, entry.mac, entry.base = record.head, record.mac, record.base
     entry.frames, entry.single = _array(record.frames), _array(record.single)
     entry.single_first = record.single_first

@@ -94,7 +94,7 @@ from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked, scope_owner
 from limpet.store.files.compaction import Compaction, finish
 from limpet.store.files.disk import LOCK, DirectoryLock, LogDisk
-from limpet.store.files.index import ROW_BITS, IndexedSession, Ordered, row_of
+from limpet.store.files.index import ROW_BITS, IndexedSession, Ordered, row_of, walked
 from limpet.store.files.lines import (
     BlobLine,
     ColdLine,
@@ -906,14 +906,11 @@ class FilesStore:
         self, query: Query, app: str, user: str, at: tuple[Key, int] | None
     ) -> Iterator[IndexedSession]:
         index = self.state.index
-        ids = index.ids.get((app, user))
-        if ids is None:
-            return
         start = at[0].id if at is not None and (at[0].app, at[0].user) == (app, user) else None
         edge = query.prefix if not query.reverse else cursors.prefix_end(query.prefix)
         if query.prefix and start is None:
             start = edge
-        for id in ids.walk(start, reverse=query.reverse):
+        for id in walked(index.ids_of(app, user), start, reverse=query.reverse):
             if query.prefix and not id.startswith(query.prefix):
                 beyond = id < query.prefix if query.reverse else id > query.prefix
                 if beyond:
