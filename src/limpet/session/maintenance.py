@@ -125,11 +125,11 @@ class StoreMaintenance:
         else:
             services = await self._services.permitted("write", one)
         report = await compact(services.journal, one, done)
-        store = self._services.system.journal.store
+        store, derived = services.journal.store, services.journal.derived
         if one is None and isinstance(store, DerivesFiles):
             await store.compact_log()
-            if services.system.journal.derived is not None:
-                await services.system.journal.derived.write()
+            if derived is not None:
+                await derived.write()
         return report
 
     async def migrate(

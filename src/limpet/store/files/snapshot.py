@@ -21,7 +21,7 @@ from limpet.store.protocol import Erasure
 _LEVEL: Final = 1
 
 
-class SessionRecord(msgspec.Struct, array_like=True, gc=False):
+class SessionEntryRecord(msgspec.Struct, array_like=True, gc=False):
     """A session in the index."""
 
     row: int
@@ -45,7 +45,7 @@ class SessionRecord(msgspec.Struct, array_like=True, gc=False):
     hot: tuple[int, ...]
 
 
-class NameRecord(msgspec.Struct, array_like=True, gc=False):
+class NameEntryRecord(msgspec.Struct, array_like=True, gc=False):
     """A shared name in the index."""
 
     app: str
@@ -68,8 +68,8 @@ class IndexFile(msgspec.Struct, array_like=True, gc=False):
     feed: bytes
     feed_first: int
     feed_frames: list[tuple[int, int]]
-    sessions: list[SessionRecord]
-    names: list[NameRecord]
+    sessions: list[SessionEntryRecord]
+    names: list[NameEntryRecord]
     erased: list[tuple[bytes, int, bytes, int, int]]
     marks: list[tuple[str, str, int, int]]
 
@@ -163,12 +163,12 @@ def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
         start = cut + 1
 
 
-def _session(entry: IndexedSession, index: FilesIndex) -> SessionRecord:
+def _session(entry: IndexedSession, index: FilesIndex) -> SessionEntryRecord:
     held = packed(entry.held) if isinstance(entry.held, Head) else entry.held
     blobs: Any = None
     if entry.blobs:
         blobs = {hash: msgspec.structs.astuple(row) for hash, row in entry.blobs.items()}
-    return SessionRecord(
+    return SessionEntryRecord(
         entry.row,
         (entry.key.app, entry.key.user, entry.key.id),
         held,
@@ -191,7 +191,7 @@ def _session(entry: IndexedSession, index: FilesIndex) -> SessionRecord:
     )
 
 
-def _entry(record: SessionRecord) -> IndexedSession:
+def _entry(record: SessionEntryRecord) -> IndexedSession:
     app, user, id = record.key
     entry = IndexedSession(record.row, Key(intern(app), user, id), record.first - 1)
     entry.held, entry.mac, entry.base = record.head, record.mac, record.base
@@ -207,9 +207,9 @@ def _entry(record: SessionRecord) -> IndexedSession:
     return entry
 
 
-def _name(owner: tuple[str, str], name: str, entry: IndexedName) -> NameRecord:
+def _name(owner: tuple[str, str], name: str, entry: IndexedName) -> NameEntryRecord:
     frames, single = _bytes(entry.frames), _bytes(entry.single)
-    return NameRecord(owner[0], owner[1], name, frames, single, entry.single_first, entry.size)
+    return NameEntryRecord(owner[0], owner[1], name, frames, single, entry.single_first, entry.size)
 
 
 def _bytes(numbers: array[int] | None) -> bytes:
