@@ -36,6 +36,16 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
+from limpet.store.coding.bodies import (
+    ScopeNameReader,
+    ScopeRow,
+    base_in,
+    checked,
+    replay_events,
+    snapshot_in,
+    start_fold,
+    unreadable_scope,
+)
 from limpet.store.coding.codec import SEALED, Codec, Damaged
 from limpet.store.coding.seal import Awaited, scope_owner
 from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession, Places
@@ -51,16 +61,6 @@ from limpet.store.files.lines import (
 from limpet.store.files.log import RootLog, is_frame
 from limpet.store.protocol import ChainedEvent, Place
 from limpet.store.scopes import Kept, Scopes, Sizes, UnreadScope
-from limpet.store.sql_rows import (
-    ScopeNameReader,
-    ScopeRow,
-    base_in,
-    checked,
-    replay_events,
-    snapshot_in,
-    start_fold,
-    unreadable_scope,
-)
 from limpet.store.sqlite.rows import lost_event
 
 _RUNGS: Final = 8  # snapshots that are tried before the whole log is read

@@ -90,6 +90,7 @@ from limpet.store.blobs import (
     unpack_chunk,
 )
 from limpet.store.clock import Clock
+from limpet.store.coding.bodies import is_naming
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked, scope_owner
 from limpet.store.files.compaction import Compaction, finish
@@ -140,7 +141,6 @@ from limpet.store.protocol import (
     scope_fields,
 )
 from limpet.store.scopes import Scopes
-from limpet.store.sql_rows import is_naming
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.writer import Pace, SQLiteJob, WriterCall
 from limpet.store.system import PROCESS, in_thread, of_system

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from limpet.model import Fold, Key
 from limpet.store.blobs import BlobVerifier
+from limpet.store.coding.bodies import snapshot_in
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Unready
 from limpet.store.files.index import IndexedSession
@@ -16,7 +17,6 @@ from limpet.store.files.reader import FilesReader, scope_row
 from limpet.store.files.snapshot import files_of, pieces
 from limpet.store.files.state import BLOBS, FilesState, chunk_in, upload_name
 from limpet.store.protocol import Check, Finding, Progress, Report, plural, size
-from limpet.store.sql_rows import snapshot_in
 from limpet.store.sqlite.doctor import event_loop
 from limpet.store.sqlite.file.filesystems import disk_space
 from limpet.store.sqlite.writer import Pace
