@@ -32,7 +32,7 @@ from limpet.analytics.rollup import (
     pack,
     rolled,
     unpack,
-    without_minutes,
+    without_seconds,
 )
 from limpet.errors import InvalidURL, StoreForeign, StoreNewer
 from limpet.model import Key
@@ -111,7 +111,10 @@ class AnalyticsFile:
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
         with self._transaction():
-            found = conn.execute("PRAGMA application_id").get, conn.execute("PRAGMA user_version").get
+            found = (
+                conn.execute("PRAGMA application_id").get,
+                conn.execute("PRAGMA user_version").get,
+            )
             if found == (0, 0):
                 if conn.execute("SELECT count(*) FROM sqlite_schema").get:
                     raise StoreForeign(self.where)
@@ -174,6 +177,10 @@ class AnalyticsFile:
             if len(found) >= limit:
                 break
         return found[::-1]
+
+    def rated(self) -> int:
+        """Return how many sessions have feedback."""
+        return int(self._conn.execute("SELECT count(*) FROM sessions WHERE rated IS NOT NULL").get)
 
     def log(self, key: Key) -> tuple[str, int]:
         """Return whose checkpoints a log has, and the last seq that was counted."""
@@ -315,7 +322,7 @@ class FileCommit:
         app, dimension, value, hour = key
         grain, start = self._at.place(dimension, hour)
         window: Cell = (app, dimension, grain, start, value)
-        self._cell(window).plus(tally if grain == HOUR else without_minutes(tally), times)
+        self._cell(window).plus(tally if grain == HOUR else without_seconds(tally), times)
         if dimension != "window":
             self._cell((app, dimension, ALL, 0, value)).plus(tally, times)
 
@@ -323,12 +330,15 @@ class FileCommit:
         """Move windows that are older than the horizons into coarser ones."""
         self.write()
         for grain, before, into in ((HOUR, to.day, DAY), (DAY, to.month, MONTH)):
-            sql = "SELECT app, dimension, grain, start, value FROM cells WHERE grain = ? AND start < ?"
-            for old in list(self._conn.execute(sql, (grain, before))):
-                cell: Cell = tuple(old)
+            sql = """SELECT app, dimension, grain, start, value FROM cells
+                WHERE grain = ? AND start < ?"""
+            olds: list[Cell] = list(self._conn.execute(sql, (grain, before)))
+            for cell in olds:
                 app, dimension, _, start, value = cell
                 begin = start - start % 24 if into == DAY else month_start(start)
-                add_rolled(self._cell((app, dimension, into, begin, value)), rolled(self._cell(cell)))
+                add_rolled(
+                    self._cell((app, dimension, into, begin, value)), rolled(self._cell(cell))
+                )
                 self._cells[cell] = Tally.empty()
                 self._changed.add(cell)
         self._at = to

@@ -65,6 +65,7 @@ class Batch(msgspec.Struct):
     logs: dict[Key, tuple[str, int]] = {}
     scores: list[tuple[Any, ...]] = []
     removed: list[SessionFold] = []
+    live: set[str] = set()  # the uids of those that had not ended
     events: int = 0
 
 
@@ -85,6 +86,8 @@ class FeedFold:
         self.predict, self.model = predict, 0
         self._folds: dict[Key, SessionFold] = {}
         self._batch = Batch()
+        self.events = 0  # folded so far
+        self.ended: list[SessionFold] = []  # that the last commit saw the end of
 
     async def step(self) -> list[SessionFold] | None:
         """Fold one page of the feed, and one of the checkpoints; None if there is nothing new.
@@ -137,8 +140,10 @@ class FeedFold:
     def _begin(self, key: Key, event: Event) -> None:
         fold = begin(key, event)
         self._folds[key] = fold
-        self._batch.before[fold.uid], self._batch.folds[fold.uid] = {}, fold
-        self._batch.events += 1
+        batch = self._batch
+        batch.before[fold.uid], batch.folds[fold.uid] = {}, fold
+        batch.live.add(fold.uid)
+        batch.events += 1
 
     def _fold(self, fold: SessionFold, event: Event) -> None:
         batch = self._batch
@@ -155,6 +160,8 @@ class FeedFold:
         """Note what a session has added so far, before it changes."""
         self._batch.folds[fold.uid] = fold
         self._batch.before[fold.uid] = tallies_of(fold)
+        if not fold.ended_us:
+            self._batch.live.add(fold.uid)
 
     def _known(self, uid: str, key: Key) -> SessionFold | None:
         """The fold of a session, in memory or in the file."""
@@ -251,6 +258,8 @@ class FeedFold:
             for fold in batch.removed:
                 c.forget(fold.uid)
             self._roll(c, now_us)
+        self.events += batch.events
+        self.ended = [fold for fold in changed if fold.ended_us and fold.uid in batch.live]
         self._batch = Batch()
         if len(self._folds) > _FOLDS_MAX:
             self._folds.clear()
@@ -268,10 +277,16 @@ class FeedFold:
         self._batch = Batch()
         self._folds.clear()
 
-    def touch(self, folds: Iterable[SessionFold]) -> None:
-        """Let the next commit write these folds again, with the satisfaction of the model."""
-        for fold in folds:
-            self._touch(fold)
+    async def predict_all(self) -> None:
+        """Write the satisfaction that the model predicts for every session, page by page."""
+        self._reset()
+        after = b""
+        while folds := list(self._file.folds(after=after, limit=_READ)):
+            for fold in folds:
+                self._touch(fold)
+            self.commit({}, {})
+            after = packed(folds[-1].uid)
+            await asyncio.sleep(0)
 
     # --- what is gone ----------------------------------------------------------------------------
 

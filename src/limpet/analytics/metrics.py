@@ -24,7 +24,6 @@ from limpet.runtime.turn_log import identity
 
 MILLION: Final = 1_000_000
 HOUR_US: Final = 3_600 * MILLION
-MINUTE_US: Final = 60 * MILLION
 FEEDBACK: Final = "user.feedback"
 TASK_TYPE: Final = "task_type"  # the label
 # Inputs that ask for no answer.
@@ -33,7 +32,7 @@ _RUNTIME_QUESTIONS: Final = frozenset(("unknown_effect", "effect", "mismatch"))
 _GOES_ON: Final = frozenset(("requires_action", "rescheduling", "retries_exhausted"))
 _WAITING_MAX: Final = 1_000  # of requests that are remembered until a turn answers them
 _OPEN_MAX: Final = 1_000  # calls without a result
-_BUSY_MINUTES_MAX: Final = 60  # that one wake counts as running: its worker may have died
+_BUSY_SECONDS_MAX: Final = 3_600  # that one wake counts as running: its worker may have died
 _NOTHING: Final[Mapping[str, Any]] = {}
 _WAKE_KIND: Final = "wake"
 _PASS, _OTHER = 1, 2
@@ -52,7 +51,8 @@ class ToolTally(msgspec.Struct, array_like=True):
 class HourTally(msgspec.Struct, array_like=True):
     """What a session did in one hour: it belongs to that window."""
 
-    busy: int = 0  # a bit for each minute in which a worker ran it
+    # By second of the hour: 1 where a worker began to run it, -1 behind where it stopped.
+    busy: Histogram = {}
     turns: int = 0
     latency_us: int = 0
     tokens_input: int = 0
@@ -118,6 +118,7 @@ class SessionFold(msgspec.Struct, array_like=True):
     tools: dict[str, ToolTally] = {}
     hours: dict[int, HourTally] = {}
     scores: dict[str, list[int]] = {}  # by name: how many, and their sum in millionths
+    asked_seq: int = 0  # of the last request: where a replay begins
     # What is under way; empty once a turn is over.
     waiting: list[tuple[int, int]] = []  # requests that no turn has answered: seq and time
     turn: str = ""
@@ -231,8 +232,10 @@ def _advance(fold: SessionFold, event: Event) -> None:
 
 
 def _wait(fold: SessionFold, event: Event) -> None:
-    if event.type not in _NOT_REQUESTS and len(fold.waiting) < _WAITING_MAX:
-        fold.waiting.append((event.seq, event.at_us))
+    if event.type not in _NOT_REQUESTS:
+        fold.asked_seq = event.seq
+        if len(fold.waiting) < _WAITING_MAX:
+            fold.waiting.append((event.seq, event.at_us))
 
 
 def _take_labels(fold: SessionFold, given: Any) -> None:
@@ -435,9 +438,15 @@ def _close_wake(fold: SessionFold, at_us: int) -> None:
 
 
 def _busy(fold: SessionFold, from_us: int, to_us: int) -> None:
-    first = from_us // MINUTE_US
-    for minute in range(first, min(to_us // MINUTE_US, first + _BUSY_MINUTES_MAX - 1) + 1):
-        fold.hour(minute * MINUTE_US).busy |= 1 << minute % 60
+    """It was at work from the second of one time to that of the other, in each hour of them."""
+    first = from_us // MILLION
+    end = min(to_us // MILLION, first + _BUSY_SECONDS_MAX - 1) + 1
+    while first < end:
+        hour = fold.hour(first * MILLION)
+        stop = min(end, (first // 3_600 + 1) * 3_600)
+        merge(hour.busy, {first % 3_600: 1})
+        merge(hour.busy, {first % 3_600 + stop - first: -1})
+        first = stop
 
 
 def _failed(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Roll-ups: what sessions add up to, by user, task type, agent version, tool and window.
 
-A cell holds sums and histograms of integers. What a session adds to a cell is a
-function of its fold, so a change of the session is its new tally minus its old one, and an erased session leaves nothing
-behind. The one exception is `busy`, the sessions at work in each minute: when hours are rolled up
-into a day, the day keeps the highest of their peaks as a number.
+A cell holds sums and histograms of integers. What a session adds to a cell is a function of its
+fold, so a change of the session is its new tally minus its old one, and an erased session leaves
+nothing behind. The one exception is `busy`, how the number of sessions at work changes from second to
+second: when hours are rolled up into a day, the day keeps the highest of their peaks as a number.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SUMS: Final = (
     "predicted",
     "satisfaction",
 )
-# Of logarithms, but for the satisfaction, which is in hundredths, and `busy`: counts by minute.
+# Of logarithms, but for the satisfaction, which is in hundredths, and `busy`: changes by second.
 HISTOGRAMS: Final = (
     "turn_latency",
     "first_response",
@@ -67,7 +67,7 @@ HISTOGRAMS: Final = (
     "busy",
 )
 _LATENCY, _RESPONSE, _DURATION, _COST, _STATE, _SATISFACTION, _BUSY = range(len(HISTOGRAMS))
-PEAK: Final = -2  # the bin of `busy` that holds a peak, where minutes were rolled up
+PEAK: Final = -2  # the bin of `busy` that holds a peak, where seconds were rolled up
 # A user's windows are days at least: with hours there would be a cell for nearly every session.
 _FINEST: Final[Mapping[str, int]] = {"user": DAY}
 
@@ -139,7 +139,7 @@ def unpack(raw: bytes) -> Tally:
     return tally
 
 
-# --- the tallies of a session ----------------------------------------------------------------------
+# --- the tallies of a session ---------------------------------------------------------------------
 
 
 def tallies_of(fold: SessionFold) -> dict[CellKey, Tally]:
@@ -164,7 +164,7 @@ def tallies_of(fold: SessionFold) -> dict[CellKey, Tally]:
         _set(tally, tokens_input=did.tokens_input, tokens_output=did.tokens_output)
         _set(tally, generations=did.attempts)
         tally.histograms[_LATENCY] = dict(did.latencies)
-        tally.histograms[_BUSY] = {m: 1 for m in range(60) if did.busy >> m & 1}
+        tally.histograms[_BUSY] = dict(did.busy)
     _window(tallies, app, hour, sessions=1)
     if fold.ended_us:
         ended = fold.ended_us // HOUR_US
@@ -283,7 +283,7 @@ def _at(hour: int) -> datetime:
 
 
 def rolled(tally: Tally) -> Tally:
-    """Return the tally of a window that goes into a coarser one: of its minutes, the peak."""
+    """Return the tally of a window that goes into a coarser one: of its seconds, the peak."""
     histograms = list(tally.histograms)
     busy = histograms[_BUSY]
     histograms[_BUSY] = {PEAK: peak_of(busy)} if busy else {}
@@ -299,12 +299,17 @@ def add_rolled(to: Tally, tally: Tally) -> None:
 
 
 def peak_of(busy: Mapping[int, int]) -> int:
-    """Return the most sessions that were at work in one minute."""
-    return max(busy.values(), default=0)
+    """Return the most sessions that were at work in one second."""
+    peak, running = busy.get(PEAK, 0), 0
+    for second in sorted(busy):
+        if second != PEAK:
+            running += busy[second]
+            peak = max(peak, running)
+    return peak
 
 
-def without_minutes(tally: Tally) -> Tally:
-    """Return a tally without its minutes, for a window that has only their peak."""
+def without_seconds(tally: Tally) -> Tally:
+    """Return a tally without its seconds, for a window that has only their peak."""
     return Tally(tally.sums, [*tally.histograms[:_BUSY], {}])
 
 
@@ -358,8 +363,7 @@ def group_row(tally: Tally) -> dict[str, Any]:
         "sessions": n,
         "ended": tally["ended"],
         "completion_rate": _ratio(tally["completed"], tally["ended"]),
-        "error_rate": tally["errors"]
-        / max(tally["tool_invocations"] + tally["generations"], 1),
+        "error_rate": tally["errors"] / max(tally["tool_invocations"] + tally["generations"], 1),
         "repair_frequency": _ratio(tally["repairs"], n),
         "repair_success_rate": _ratio(tally["repairs_ok"], tally["repairs"]),
         "hallucination_rate": _ratio(tally["hallucinated"], tally["reports"]),

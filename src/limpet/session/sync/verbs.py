@@ -471,6 +471,9 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    switch_tool = blocking(StorePolicies.switch_tool)
+    fresh_evidence = blocking(StorePolicies.fresh_evidence)
+    switches = blocking(StorePolicies.switches)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
 
