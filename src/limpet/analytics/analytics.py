@@ -177,6 +177,7 @@ class Analytics:
         began, self._stopping = folding.events, False
         if not await folding.is_same():
             await folding.reconcile()
+        await self._adopt_model()
         await self._intervene(self._live())
         with journal_of(self._lp).hub.waiting(app=None) as bell:
             while not self._stopping:
@@ -377,6 +378,16 @@ class Analytics:
         documents = Internal(journal_of(self._lp), COLLECTION)
         found = await documents.find(MODEL, version)
         return None if found is None else documents.decoded(found, SatisfactionModel)
+
+    async def _adopt_model(self) -> None:
+        """Predict with the newest model of the store, which another process may have trained."""
+        file, folding = self._parts()
+        newest = await self.model()
+        if newest is None or (self._model is not None and self._model.version >= newest.version):
+            return
+        self._use(newest)
+        file.set_meta(MODEL, msgspec.json.encode(newest))
+        await folding.predict_all()
 
     def _use(self, model: SatisfactionModel) -> None:
         self._model = model

@@ -2,8 +2,8 @@
 
 A cell holds sums and histograms of integers. What a session adds to a cell is a function of its
 fold, so a change of the session is its new tally minus its old one, and an erased session leaves
-nothing behind. The one exception is `busy`, how the number of sessions at work changes from second to
-second: when hours are rolled up into a day, the day keeps the highest of their peaks as a number.
+nothing behind. The one exception is `busy`, how the number of sessions at work changes from second
+to second: when hours are rolled up into a day, the day keeps the highest of their peaks.
 """
 
 from __future__ import annotations
