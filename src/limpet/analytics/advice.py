@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.analytics.rollup import Tally, group_row, tool_row
+from limpet.analytics.rollup import CellTally, group_row, tool_row
 from limpet.model import DefaultActor
 from limpet.session.documents import Internal
 from limpet.session.limpet import Limpet, journal_of
@@ -94,12 +94,12 @@ class Advice(msgspec.Struct, frozen=True):
         )
 
 
-Totals: TypeAlias = Callable[[str, str], list[tuple[str, Tally]]]  # (app, dimension) → groups
+Totals: TypeAlias = Callable[[str, str], list[tuple[str, CellTally]]]  # (app, dimension) → groups
 
 
 def advice_for(app: str, totals: Totals, policy: AdvicePolicy) -> Iterator[Advice]:
     """Yield the advice for an app, from its roll-ups over all time."""
-    whole = Tally.empty()
+    whole = CellTally.empty()
     for _, tally in totals(app, "task_type"):
         whole.plus(tally)
     row = group_row(whole)

@@ -21,7 +21,7 @@ from limpet.analytics import advice as advising, anomalies as finding, compare a
 from limpet.analytics.advice import ACTOR, Advice, AdvicePolicy
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.exposition import prometheus_text
+from limpet.analytics.exposition import instrument, prometheus_text
 from limpet.analytics.file import AnalyticsFile, path_of
 from limpet.analytics.folding import FeedFold
 from limpet.analytics.metrics import (
@@ -32,14 +32,15 @@ from limpet.analytics.metrics import (
     begins,
     fold_event,
 )
+from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport
 from limpet.analytics.rollup import (
     DIMENSIONS,
     GRAINS,
     HOUR,
+    CellTally,
     Dimension,
     Grain,
     Table,
-    Tally,
     group_row,
     hours_in,
     hours_since,
@@ -310,7 +311,7 @@ class Analytics:
             groups = file.totals(app, dimension, limit)
             return _table(dimension, [{dimension: v, **row(t)} for v, t in groups], row)
         cells = file.ranged(app, dimension, *_hours(since, until), limit)
-        found: dict[tuple[str, int, int], list[Tally]] = {}
+        found: dict[tuple[str, int, int], list[CellTally]] = {}
         for grain, start, value, tally in cells:
             place = (0, 0) if window is None else _placed(grain, start, window)
             found.setdefault((value, *place), []).append(tally)
@@ -332,13 +333,13 @@ class Analytics:
         limit: int,
     ) -> Table:
         file, _ = self._parts()
-        found: dict[tuple[int, int], dict[int, Tally]] = {}
+        found: dict[tuple[int, int], dict[int, CellTally]] = {}
         for grain, start, _, tally in file.ranged(app, "window", *_hours(since, until), limit):
             place = _placed(grain, start, window)
             # Seconds of several apps add up within an hour; beyond it peaks are compared.
             hours = found.setdefault(place, {})
-            before = hours.setdefault(start if grain == HOUR else -len(hours) - 1, Tally.empty())
-            before.plus(tally)
+            same = start if grain == HOUR else -len(hours) - 1
+            hours.setdefault(same, CellTally.empty()).plus(tally)
         rows = [
             {
                 "window": window_name(grain, start),
@@ -515,7 +516,7 @@ class Analytics:
             [each for one in apps for each in advising.advice_for(one, self._totals, rules)]
         )
 
-    def _totals(self, app: str, dimension: str) -> list[tuple[str, Tally]]:
+    def _totals(self, app: str, dimension: str) -> list[tuple[str, CellTally]]:
         return self.file.totals(app, dimension, _GROUPS_MAX)
 
     async def apply(
@@ -562,6 +563,27 @@ class Analytics:
         """Return the totals of every app in the text format of Prometheus."""
         return prometheus_text(self.file)
 
+    def instrument(self, meter_provider: Any = None) -> None:
+        """Offer the same totals as OpenTelemetry instruments, of a provider or of the global one.
+        Raises ExtraMissing."""
+        instrument(self.file, meter_provider)
+
+    async def report(self, app: str | None = None) -> FleetReport:
+        """Return what an operator looks at first: windows, groups, anomalies and advice."""
+        whole = await self.by("task_type", app=app, limit=_GROUPS_MAX)
+        groups = [name for name in DIMENSIONS if name != "window"]
+        return FleetReport(
+            app=app,
+            at=self._lp.now(),
+            sessions=sum(whole.column("sessions")),
+            windows=await self.by("window", app=app, window="hour", limit=WINDOWS),
+            groups={name: await self.by(name, app=app, limit=REPORT_GROUPS) for name in groups},
+            anomalies=await self.anomalies(app=app, false_alarm_rate=0.05),
+            regression=await self.regression(app),
+            drift=await self.drift(app),
+            advice=await self.advice(app),
+        )
+
     async def forget(self, app: str, user: str) -> int:
         """Remove the sessions of a user at once; their number. `run` does so for who was erased
         from the store."""
@@ -604,9 +626,9 @@ def _placed(grain: int, start: int, window: Grain) -> tuple[int, int]:
 def _table(
     dimension: str,
     rows: list[dict[str, Any]],
-    row: Callable[[Tally], dict[str, Any]],
+    row: Callable[[CellTally], dict[str, Any]],
     *,
     windowed: bool = False,
 ) -> Table:
     first = (dimension, "window") if windowed else (dimension,)
-    return Table(dimension, (*first, *row(Tally.empty())), tuple(rows))
+    return Table(dimension, (*first, *row(CellTally.empty())), tuple(rows))

@@ -35,6 +35,7 @@ WARM_UP: Final = 30  # sessions before the first one is judged
 WINDOW: Final = 200  # sessions that a baseline is made of, at most
 SESSIONS: Final = 1_000  # newest sessions that are looked at
 _SESSIONS_NAMED: Final = 20
+Bound = Callable[[int], float]  # deviations that are allowed after so many sessions
 ALL_METRICS: Final = "all"  # the metric of an alert about all of them together
 
 # How each is read from a fold, if it is a logarithm, and the least spread that counts as one.
@@ -118,18 +119,20 @@ def anomalies_in(
     judged = max(0, len(folds) - warm_up)
     joint = len(metrics) > 1 and warm_up > len(metrics) + 1
     tests = judged * (len(metrics) + joint)
+    chance = beyond_chance(k, warm_up)
     if rate is not None and tests:
-        k = bound_for(rate / tests, warm_up)
-    chance = beyond_chance(k, warm_up) if warm_up > 1 else 1.0
+        chance = rate / tests
+        k = bound_for(chance, window)
+    bound = (lambda n: k) if rate is None else (lambda n: bound_for(chance, n))
     alerts: list[Alert] = []
     for index, name in enumerate(metrics):
-        off = _one(values[:, index], name, k, warm_up, window, robust=robust)
+        off = _one(values[:, index], name, bound, warm_up, window, robust=robust)
         alerts += _alerts(folds, name, off)
     limit = None
     if joint and judged:
-        limit = distance_for(chance, len(metrics), warm_up)
+        limit = distance_for(chance, len(metrics), window)
         floors = np.array([_METRICS[name][2] for name in metrics])
-        alerts += _joint_alerts(folds, metrics, values, floors, limit, warm_up, window)
+        alerts += _joint_alerts(folds, metrics, values, floors, chance, warm_up, window)
     alerts.sort(key=lambda alert: -alert.deviations)
     return Anomalies(
         tuple(alerts), len(folds), tests, k, limit, family_rate(chance, tests), warm_up
@@ -155,7 +158,7 @@ def _shown(name: str, value: float) -> float:
 
 
 def _one(
-    series: NDArray[np.float64], name: str, k: float, warm_up: int, window: int, *, robust: bool
+    series: NDArray[np.float64], name: str, bound: Bound, warm_up: int, window: int, *, robust: bool
 ) -> list[tuple[int, float, Baseline]]:
     """Return index, deviations and baseline of each value that lies beyond k spreads."""
     calm: list[float] = []
@@ -164,9 +167,10 @@ def _one(
         if math.isnan(value):
             continue
         if index >= warm_up and len(calm) >= warm_up:
-            base = baseline(np.array(calm[-window:]), robust=robust, floor=_METRICS[name][2])
+            before = np.array(calm[-window:])
+            base = baseline(before, robust=robust, floor=_METRICS[name][2])
             off = (value - base.middle) / base.spread
-            if abs(off) > k:
+            if abs(off) > bound(len(before)):
                 found.append((index, float(off), base))
                 continue
         calm.append(float(value))
@@ -201,27 +205,29 @@ def _joint_alerts(
     metrics: Sequence[str],
     values: NDArray[np.float64],
     floors: NDArray[np.float64],
-    limit: float,
+    chance: float,
     warm_up: int,
     window: int,
 ) -> list[Alert]:
     calm: list[int] = []
-    found: list[tuple[int, float, str]] = []
+    found: list[tuple[int, float, float, str]] = []
     for index, value in enumerate(values):
         if np.isnan(value).any():
             continue
         if index >= warm_up and len(calm) >= warm_up:
-            mean, covariance = shrunk(values[calm[-window:]], floors)
+            before = values[calm[-window:]]
+            mean, covariance = shrunk(before, floors)
             far = mahalanobis(value, mean, covariance)
+            limit = distance_for(chance, len(metrics), len(before))
             if far > limit:
                 apart = np.abs(value - mean) / np.sqrt(np.diag(covariance))
-                found.append((index, far, metrics[int(np.argmax(apart))]))
+                found.append((index, far, limit, metrics[int(np.argmax(apart))]))
                 continue
         calm.append(index)
     if not found:
         return []
     order = sorted(found, key=lambda each: -each[1])
-    _, far, name = order[0]
+    _, far, limit, name = order[0]
     why = (
         f"the metrics together were {far:.1f} away where {limit:.1f} is allowed, most of all {name}"
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from limpet.analytics.histogram import value_of
 from limpet.analytics.metrics import MILLION, SessionFold
-from limpet.analytics.rollup import Tally
+from limpet.analytics.rollup import CellTally
 from limpet.analytics.statistics import Interval, Moments, drop_evidence, moments, newcombe, welch
 from limpet.model import Key, to_time
 
@@ -64,7 +64,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return made
 
 
-def compared(a: str, b: str, of_a: Tally, of_b: Tally, confidence: float) -> Comparison:
+def compared(a: str, b: str, of_a: CellTally, of_b: CellTally, confidence: float) -> Comparison:
     """Return the differences of two groups. Means of satisfaction, latency and cost have Welch's
     interval, rates have Newcombe's."""
     rows = [
@@ -89,7 +89,7 @@ def _seconds(bin: int) -> float:
 
 
 def _means(
-    name: str, a: Tally, b: Tally, value: Callable[[int], float], confidence: float
+    name: str, a: CellTally, b: CellTally, value: Callable[[int], float], confidence: float
 ) -> MetricDifference:
     of_a, of_b = (moments(each.histogram(name), value) for each in (a, b))
     return _row(name, _mean(of_a), _mean(of_b), welch(of_a, of_b, confidence))
@@ -100,7 +100,7 @@ def _mean(of: Moments) -> float | None:
 
 
 def _rates(
-    name: str, a: Tally, b: Tally, part: str, of: tuple[str, ...], confidence: float
+    name: str, a: CellTally, b: CellTally, part: str, of: tuple[str, ...], confidence: float
 ) -> MetricDifference:
     pairs = [(each[part], sum([each[one] for one in of])) for each in (a, b)]
     rates = [of and part / of for part, of in pairs]

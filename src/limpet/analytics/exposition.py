@@ -4,14 +4,11 @@ instruments that read them when they are collected."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.analytics.file import AnalyticsFile
-from limpet.analytics.rollup import Tally, group_row, tool_row
+from limpet.analytics.rollup import CellTally, group_row, tool_row
 from limpet.errors import ExtraMissing
-
-if TYPE_CHECKING:
-    from limpet.analytics.analytics import Analytics
 
 _GROUPS: Final = 10_000
 _TOOLS: Final = 1_000
@@ -57,7 +54,7 @@ TOOL_MEASURES: Final = (
 def measured(file: AnalyticsFile) -> Iterator[tuple[Measure, dict[str, str], float]]:
     """Yield every instrument with its labels and its value now."""
     for app in file.apps():
-        whole = Tally.empty()
+        whole = CellTally.empty()
         for _, tally in file.totals(app, "task_type", _GROUPS):
             whole.plus(tally)
         yield from _values(APP_MEASURES, {"app": app}, group_row(whole))
@@ -89,7 +86,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def instrument(analytics: Analytics, meter_provider: Any = None) -> None:
+def instrument(file: AnalyticsFile, meter_provider: Any = None) -> None:
     """Offer the same numbers as OpenTelemetry instruments. Raises ExtraMissing."""
     try:
         from opentelemetry import metrics
@@ -101,7 +98,7 @@ def instrument(analytics: Analytics, meter_provider: Any = None) -> None:
         def observe(_: Any) -> list[Any]:
             return [
                 metrics.Observation(value, labels)
-                for one, labels, value in measured(analytics.file)
+                for one, labels, value in measured(file)
                 if one is measure
             ]
 

@@ -25,8 +25,8 @@ from limpet.analytics.rollup import (
     HOUR,
     MONTH,
     CellKey,
+    CellTally,
     Horizons,
-    Tally,
     add_rolled,
     month_start,
     pack,
@@ -102,7 +102,7 @@ class AnalyticsFile:
             self._prepare()
         except apsw.Error as error:
             raise translate(error, self.where, "write") from error
-        self._cells: dict[Cell, Tally] = {}
+        self._cells: dict[Cell, CellTally] = {}
         self._version = self._data_version()
 
     def _prepare(self) -> None:
@@ -192,7 +192,7 @@ class AnalyticsFile:
         sql = "SELECT seq, name, value, turn, call FROM scores WHERE uid = ? ORDER BY seq"
         return list(self._conn.execute(sql, (packed(uid),)))
 
-    def totals(self, app: str | None, dimension: str, limit: int) -> list[tuple[str, Tally]]:
+    def totals(self, app: str | None, dimension: str, limit: int) -> list[tuple[str, CellTally]]:
         """Return the largest groups over all time."""
         where = ("" if app is None else "app = ? AND ") + "dimension = ? AND grain = 0"
         given = (dimension,) if app is None else (app, dimension)
@@ -201,7 +201,7 @@ class AnalyticsFile:
                 GROUP BY value ORDER BY sum(weight) DESC, value LIMIT ?"""  # nosec B608  # fixed text
             values = [value for (value,) in self._conn.execute(sql, (*given, limit))]
             rows = self._conn.execute(f"SELECT value, tally FROM cells WHERE {where}", given)  # nosec B608  # fixed text
-            whole = {value: Tally.empty() for value in values}
+            whole = {value: CellTally.empty() for value in values}
             for value, raw in rows:
                 if value in whole:
                     whole[value].plus(unpack(raw))
@@ -212,7 +212,7 @@ class AnalyticsFile:
 
     def ranged(
         self, app: str | None, dimension: str, since: int, until: int, limit: int
-    ) -> list[tuple[int, int, str, Tally]]:
+    ) -> list[tuple[int, int, str, CellTally]]:
         """Return grain, start, group and tally of the windows that begin in [since, until), of the
         largest groups there."""
         named = "" if app is None else "app = ?4 AND "
@@ -283,7 +283,7 @@ class AnalyticsFile:
 class FileCommit:
     """What one commit of the file writes."""
 
-    def __init__(self, conn: apsw.Connection, cells: dict[Cell, Tally], at: Horizons) -> None:
+    def __init__(self, conn: apsw.Connection, cells: dict[Cell, CellTally], at: Horizons) -> None:
         self._conn, self._cells, self._at = conn, cells, at
         self._changed: set[Cell] = set()
 
@@ -317,7 +317,7 @@ class FileCommit:
         self._conn.execute("DELETE FROM scores WHERE uid = ?", (packed(uid),))
         self._conn.execute("DELETE FROM logs WHERE uid = ?", (uid,))
 
-    def add(self, key: CellKey, tally: Tally, times: int = 1) -> None:
+    def add(self, key: CellKey, tally: CellTally, times: int = 1) -> None:
         """Add a share to the cells of its group: that of all time, and that of its window."""
         app, dimension, value, hour = key
         grain, start = self._at.place(dimension, hour)
@@ -339,7 +339,7 @@ class FileCommit:
                 add_rolled(
                     self._cell((app, dimension, into, begin, value)), rolled(self._cell(cell))
                 )
-                self._cells[cell] = Tally.empty()
+                self._cells[cell] = CellTally.empty()
                 self._changed.add(cell)
         self._at = to
         self.set_meta("day", to.day)
@@ -363,13 +363,13 @@ class FileCommit:
         self._conn.executemany(sql, gone)
         self._changed.clear()
 
-    def _cell(self, cell: Cell) -> Tally:
+    def _cell(self, cell: Cell) -> CellTally:
         found = self._cells.get(cell)
         if found is None:
             sql = """SELECT tally FROM cells
                 WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
             raw = self._conn.execute(sql, cell).get
-            found = self._cells[cell] = Tally.empty() if raw is None else unpack(raw)
+            found = self._cells[cell] = CellTally.empty() if raw is None else unpack(raw)
         self._changed.add(cell)
         return found
 

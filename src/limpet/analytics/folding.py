@@ -27,8 +27,8 @@ from limpet.analytics.metrics import (
 )
 from limpet.analytics.rollup import (
     CellKey,
+    CellTally,
     Horizons,
-    Tally,
     day_start,
     month_start,
     tallies_of,
@@ -60,7 +60,7 @@ Predict = Callable[[SessionFold, int], int]  # millionths
 class Batch(msgspec.Struct):
     """What a page changes: the folds and what they added before."""
 
-    before: dict[str, dict[CellKey, Tally]] = {}  # by uid
+    before: dict[str, dict[CellKey, CellTally]] = {}  # by uid
     folds: dict[str, SessionFold] = {}
     logs: dict[Key, tuple[str, int]] = {}
     scores: list[tuple[Any, ...]] = []
@@ -399,9 +399,9 @@ def _is_of(event: Event, key: Key) -> bool:
     return (data.get("app"), data.get("user"), data.get("id")) == (key.app, key.user, key.id)
 
 
-def _changes(batch: Batch) -> dict[CellKey, Tally]:
+def _changes(batch: Batch) -> dict[CellKey, CellTally]:
     """Return what the cells change by: one tally for all sessions that share a cell."""
-    changes: dict[CellKey, Tally] = {}
+    changes: dict[CellKey, CellTally] = {}
     for uid, before in batch.before.items():
         fold = batch.folds.get(uid)
         after = {} if fold is None else tallies_of(fold)
@@ -409,6 +409,6 @@ def _changes(batch: Batch) -> dict[CellKey, Tally]:
             for key, tally in tallies.items():
                 to = changes.get(key)
                 if to is None:
-                    to = changes[key] = Tally.empty()
+                    to = changes[key] = CellTally.empty()
                 to.plus(tally, times)
     return {key: tally for key, tally in changes.items() if not tally.is_empty}

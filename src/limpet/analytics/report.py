@@ -1,14 +1,15 @@
 """The report: what an operator looks at first, as data, and as one HTML page without any script.
 
-`report_of` gathers tables, series, anomalies and advice of an app or of all; the command line and
-the page show the same. Every text of a session is escaped: names of users and tools are anybody's.
+It has tables, series, anomalies and advice of an app or of all; the command line and the page show
+the same. Every text of a session is escaped: names of users and tools are anybody's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,11 +18,8 @@ from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
 from limpet.analytics.rollup import Table
 
-if TYPE_CHECKING:
-    from limpet.analytics.analytics import Analytics
-
-_WINDOWS: Final = 48
-_GROUPS: Final = 10
+WINDOWS: Final = 48  # hours that it shows
+GROUPS: Final = 10  # rows of each table
 _WIDTH, _HEIGHT = 560, 120
 # What the tables show, by dimension: the column and its heading.
 COLUMNS: Final = {
@@ -77,11 +75,11 @@ _RATES: Final = frozenset(("completion_rate", "error_rate"))
 _MONEY: Final = frozenset(("cost_usd", "total_cost", "cost_per_session", "cost_per_success"))
 
 
-class Report(msgspec.Struct, frozen=True):
+class FleetReport(msgspec.Struct, frozen=True):
     """What was measured of an app, or of all apps."""
 
     app: str | None
-    at: str
+    at: datetime
     sessions: int
     windows: Table
     groups: dict[str, Table]
@@ -95,7 +93,7 @@ class Report(msgspec.Struct, frozen=True):
         """The same as JSON holds it."""
         return {
             "app": self.app,
-            "at": self.at,
+            "at": self.at.isoformat(),
             "sessions": self.sessions,
             "windows": self.windows.plain,
             "groups": {name: table.plain for name, table in self.groups.items()},
@@ -104,23 +102,6 @@ class Report(msgspec.Struct, frozen=True):
             "drift": [each.plain for each in self.drift],
             "advice": [msgspec.to_builtins(each) for each in self.advice],
         }
-
-
-async def report_of(an: Analytics, app: str | None, at: str) -> Report:
-    """Return the report of an app; None: of all."""
-    groups = {name: await an.by(name, app=app, limit=_GROUPS) for name in COLUMNS}  # type: ignore[arg-type]  # they are dimensions
-    whole = await an.by("task_type", app=app, limit=10_000)
-    return Report(
-        app=app,
-        at=at,
-        sessions=sum(whole.column("sessions")),
-        windows=await an.by("window", app=app, window="hour", limit=_WINDOWS),
-        groups=groups,
-        anomalies=await an.anomalies(app=app, false_alarm_rate=0.05),
-        regression=await an.regression(app),
-        drift=await an.drift(app),
-        advice=await an.advice(app),
-    )
 
 
 def shown(column: str, value: Any) -> str:
@@ -179,7 +160,7 @@ max-width:320px;overflow:hidden;text-overflow:ellipsis}
 """
 
 
-def html_page(report: Report) -> str:
+def html_page(report: FleetReport) -> str:
     """Return one self-contained page: no script, nothing from elsewhere, plots as SVG."""
     of = "all apps" if report.app is None else report.app
     parts = [
@@ -187,7 +168,7 @@ def html_page(report: Report) -> str:
         "<meta name=viewport content='width=device-width,initial-scale=1'>",
         f"<title>{escape(of)}: sessions</title><style>{_STYLE}</style><main>",
         f"<h1>{escape(of)}</h1>",
-        f"<p class=soft>{report.sessions:,} sessions · {escape(report.at)}</p>",
+        f"<p class=soft>{report.sessions:,} sessions · {report.at:%Y-%m-%d %H:%M} UTC</p>",
         _notes(report),
         "<h2>Windows</h2><div class=plots>",
         *[_plot(report.windows, column, title) for column, title in SERIES],
@@ -202,7 +183,7 @@ def html_page(report: Report) -> str:
     return "".join([*parts, "</main></html>\n"])
 
 
-def _notes(report: Report) -> str:
+def _notes(report: FleetReport) -> str:
     notes = []
     fall = report.regression
     if fall.fell and fall.baseline is not None and fall.mean is not None:

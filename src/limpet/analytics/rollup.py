@@ -81,17 +81,17 @@ class CellKey(NamedTuple):
     hour: int
 
 
-class Tally(msgspec.Struct, array_like=True):
+class CellTally(msgspec.Struct, array_like=True):
     """What one session adds to one cell, or a cell itself: sums in the order of SUMS."""
 
     sums: list[int]
     histograms: list[Histogram]
 
     @classmethod
-    def empty(cls) -> Tally:
+    def empty(cls) -> CellTally:
         return cls([0] * len(SUMS), [{} for _ in HISTOGRAMS])
 
-    def plus(self, other: Tally, times: int = 1) -> None:
+    def plus(self, other: CellTally, times: int = 1) -> None:
         """Add another, or with times=-1 take it out."""
         mine = self.sums
         for index, value in enumerate(other.sums):
@@ -125,13 +125,13 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(PackedTally)
 
 
-def pack(tally: Tally) -> bytes:
+def pack(tally: CellTally) -> bytes:
     sums = {index: value for index, value in enumerate(tally.sums) if value}
     return _encoder.encode(PackedTally(sums, {i: h for i, h in enumerate(tally.histograms) if h}))
 
 
-def unpack(raw: bytes) -> Tally:
-    packed, tally = _decoder.decode(raw), Tally.empty()
+def unpack(raw: bytes) -> CellTally:
+    packed, tally = _decoder.decode(raw), CellTally.empty()
     for index, value in packed.sums.items():
         tally.sums[index] = value
     for index, histogram in packed.histograms.items():
@@ -142,7 +142,7 @@ def unpack(raw: bytes) -> Tally:
 # --- the tallies of a session ---------------------------------------------------------------------
 
 
-def tallies_of(fold: SessionFold) -> dict[CellKey, Tally]:
+def tallies_of(fold: SessionFold) -> dict[CellKey, CellTally]:
     """Return what a session adds, by cell. Groups count it in the hour of its creation; windows
     count what it did in the hour when it did it."""
     app, hour = fold.app, fold.created_us // HOUR_US
@@ -153,13 +153,13 @@ def tallies_of(fold: SessionFold) -> dict[CellKey, Tally]:
         CellKey(app, "agent_version", fold.agent_version, hour): whole,
     }
     for name, tool in fold.tools.items():
-        tally = Tally.empty()
+        tally = CellTally.empty()
         _set(tally, sessions=1, tool_invocations=tool.count, errors=tool.errors)
         _set(tally, latency_us=tool.latency_us, cost=tool.cost)
         tally.histograms[_LATENCY] = dict(tool.latencies)  # the fold goes on changing its own
         tallies[CellKey(app, "tool", name, hour)] = tally
     for index, did in fold.hours.items():
-        tally = tallies[CellKey(app, "window", "", index)] = Tally.empty()
+        tally = tallies[CellKey(app, "window", "", index)] = CellTally.empty()
         _set(tally, turns=did.turns, latency_us=did.latency_us, cost=did.cost, errors=did.errors)
         _set(tally, tokens_input=did.tokens_input, tokens_output=did.tokens_output)
         _set(tally, generations=did.attempts)
@@ -172,13 +172,13 @@ def tallies_of(fold: SessionFold) -> dict[CellKey, Tally]:
     return tallies
 
 
-def _window(tallies: dict[CellKey, Tally], app: str, hour: int, **sums: int) -> None:
+def _window(tallies: dict[CellKey, CellTally], app: str, hour: int, **sums: int) -> None:
     key = CellKey(app, "window", "", hour)
-    _set(tallies.setdefault(key, Tally.empty()), **sums)
+    _set(tallies.setdefault(key, CellTally.empty()), **sums)
 
 
-def _whole(fold: SessionFold) -> Tally:
-    tally = Tally.empty()
+def _whole(fold: SessionFold) -> CellTally:
+    tally = CellTally.empty()
     _set(
         tally,
         sessions=1,
@@ -226,7 +226,7 @@ def _whole(fold: SessionFold) -> Tally:
     return tally
 
 
-def _set(tally: Tally, **values: int) -> None:
+def _set(tally: CellTally, **values: int) -> None:
     for name, value in values.items():
         tally.sums[_INDEX[name]] = value
 
@@ -282,19 +282,19 @@ def _at(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * 3_600, tz=UTC)
 
 
-def rolled(tally: Tally) -> Tally:
+def rolled(tally: CellTally) -> CellTally:
     """Return the tally of a window that goes into a coarser one: of its seconds, the peak."""
     histograms = list(tally.histograms)
     busy = histograms[_BUSY]
     histograms[_BUSY] = {PEAK: peak_of(busy)} if busy else {}
-    return Tally(tally.sums, histograms)
+    return CellTally(tally.sums, histograms)
 
 
-def add_rolled(to: Tally, tally: Tally) -> None:
+def add_rolled(to: CellTally, tally: CellTally) -> None:
     """Add a rolled tally: counts add up, peaks do not."""
     before, more = to.histograms[_BUSY], tally.histograms[_BUSY]
     highest = max(peak_of(before), peak_of(more))
-    to.plus(Tally(tally.sums, [*tally.histograms[:_BUSY], {}]))
+    to.plus(CellTally(tally.sums, [*tally.histograms[:_BUSY], {}]))
     to.histograms[_BUSY] = {PEAK: highest} if highest else {}
 
 
@@ -308,9 +308,9 @@ def peak_of(busy: Mapping[int, int]) -> int:
     return peak
 
 
-def without_seconds(tally: Tally) -> Tally:
+def without_seconds(tally: CellTally) -> CellTally:
     """Return a tally without its seconds, for a window that has only their peak."""
-    return Tally(tally.sums, [*tally.histograms[:_BUSY], {}])
+    return CellTally(tally.sums, [*tally.histograms[:_BUSY], {}])
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def window_name(grain: int, start: int) -> str:
     return at.strftime({HOUR: "%Y-%m-%dT%H:00Z", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}[grain])
 
 
-def group_row(tally: Tally) -> dict[str, Any]:
+def group_row(tally: CellTally) -> dict[str, Any]:
     """Return the numbers of a group of sessions. Rates are pooled: sums over sums."""
     n, turns = tally["sessions"], tally["turns"]
     latency = quantiles(tally.histograms[_LATENCY], _QS)
@@ -392,7 +392,7 @@ def group_row(tally: Tally) -> dict[str, Any]:
     }
 
 
-def tool_row(tally: Tally) -> dict[str, Any]:
+def tool_row(tally: CellTally) -> dict[str, Any]:
     """Return the numbers of a tool."""
     count = tally["tool_invocations"]
     latency = quantiles(tally.histograms[_LATENCY], _QS)
@@ -410,7 +410,7 @@ def tool_row(tally: Tally) -> dict[str, Any]:
     }
 
 
-def window_row(tally: Tally, hours: int) -> dict[str, Any]:
+def window_row(tally: CellTally, hours: int) -> dict[str, Any]:
     """Return the numbers of a window of so many hours. Rates are for an hour."""
     turns = tally["turns"]
     latency = quantiles(tally.histograms[_LATENCY], _QS)
@@ -435,9 +435,9 @@ def window_row(tally: Tally, hours: int) -> dict[str, Any]:
     }
 
 
-def merged(tallies: Iterable[Tally]) -> Tally:
+def merged(tallies: Iterable[CellTally]) -> CellTally:
     """Return the sum of tallies, which may be rolled."""
-    whole = Tally.empty()
+    whole = CellTally.empty()
     for tally in tallies:
         add_rolled(whole, rolled(tally))
     return whole

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -98,6 +99,7 @@ def beyond_chance(k: float, n: int) -> float:
     return t_tail(k / math.sqrt(1 + 1 / n), n - 1)
 
 
+@lru_cache(maxsize=4_096)
 def bound_for(chance: float, n: int) -> float:
     """Return k so that a normal value lies beyond k deviations with this chance."""
     return solve(lambda k: beyond_chance(k, n), chance)
@@ -108,9 +110,10 @@ def shrunk(values: Vector, floors: Vector) -> tuple[Vector, Vector]:
     inverted also with few values."""
     n, m = values.shape
     covariance = np.atleast_2d(np.cov(values, rowvar=False))
-    own = np.maximum(np.diag(covariance), floors**2)
+    own = np.diag(covariance)
     weight = m / (m + n)
-    return values.mean(axis=0), (1 - weight) * covariance + np.diag(weight * own + floors**2)
+    least = np.maximum(floors**2 - own, 0.0)
+    return values.mean(axis=0), (1 - weight) * covariance + np.diag(weight * own + least)
 
 
 def mahalanobis(value: Vector, mean: Vector, covariance: Vector) -> float:
@@ -119,6 +122,7 @@ def mahalanobis(value: Vector, mean: Vector, covariance: Vector) -> float:
     return math.sqrt(max(0.0, float(off @ np.linalg.solve(covariance, off))))
 
 
+@lru_cache(maxsize=4_096)
 def distance_for(chance: float, m: int, n: int) -> float:
     """Return the distance beyond which a normal vector of m lies with this chance (Hotelling)."""
     scale = m * (n + 1) * (n - 1) / (n * (n - m))

@@ -13,10 +13,9 @@ from limpet.analytics.analytics import Analytics
 from limpet.analytics.report import (
     COLUMNS,
     SERIES,
-    Report,
+    FleetReport,
     bar,
     html_page,
-    report_of,
     shown,
     sparkline,
 )
@@ -75,7 +74,7 @@ async def report(
             rows = await an.export(file_path(parquet))
             line = TextLine(f"ok: {rows:,} sessions in {parquet}", "ok")
             return CommandResult({"sessions": rows, "file": parquet}, [line])
-        made = await report_of(an, app_name, instant(to_us(lp.now())))
+        made = await an.report(app_name)
     parts = list(_report_parts(made))
     if html is not None:
         file_path(html).write_text(html_page(made), encoding="utf-8")
@@ -134,7 +133,7 @@ async def _failing(an: Analytics, app: str | None, save: str | None) -> CommandR
     return CommandResult(found.plain, parts)
 
 
-def _report_parts(made: Report) -> list[Part]:
+def _report_parts(made: FleetReport) -> list[Part]:
     of = "all apps" if made.app is None else made.app
     parts: list[Part] = [TextLine(f"{of}: {made.sessions:,} sessions.", "ok")]
     if made.regression.fell and made.regression.since is not None:
