@@ -89,7 +89,7 @@ class Anomalies(msgspec.Struct, frozen=True):
     false_alarm_rate: float
     warm_up: int
 
-    def __iter__(self) -> Iterator[Alert]:  # type: ignore[override]  # a Struct iterates nothing
+    def __iter__(self) -> Iterator[Alert]:
         return iter(self.alerts)
 
     def __len__(self) -> int:

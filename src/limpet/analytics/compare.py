@@ -96,7 +96,7 @@ def _means(
 
 
 def _mean(of: Moments) -> float | None:
-    return of.mean if of.count else None
+    return of.mean if of.n else None
 
 
 def _rates(

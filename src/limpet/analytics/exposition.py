@@ -105,7 +105,8 @@ def instrument(file: AnalyticsFile, meter_provider: Any = None) -> None:
         return observe
 
     for measure in (*APP_MEASURES, *TOOL_MEASURES):
-        name, kind = f"limpet.{measure.name}", measure.kind
-        make = meter.create_observable_counter if kind == "counter" else None
-        make = make or meter.create_observable_gauge
-        make(name, [observing(measure)], description=measure.help)
+        named: dict[str, Any] = {"callbacks": [observing(measure)], "description": measure.help}
+        if measure.kind == "counter":
+            meter.create_observable_counter(f"limpet.{measure.name}", **named)
+        else:
+            meter.create_observable_gauge(f"limpet.{measure.name}", **named)

@@ -328,8 +328,8 @@ class FileCommit:
 
     def roll(self, to: Horizons) -> None:
         """Move windows that are older than the horizons into coarser ones."""
-        self.write()
         for grain, before, into in ((HOUR, to.day, DAY), (DAY, to.month, MONTH)):
+            self.write()
             sql = """SELECT app, dimension, grain, start, value FROM cells
                 WHERE grain = ? AND start < ?"""
             olds: list[Cell] = list(self._conn.execute(sql, (grain, before)))

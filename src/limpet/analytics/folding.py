@@ -359,6 +359,8 @@ class FeedFold:
             events = await self._store.read(
                 Key(app, user, id), after=seq - 1, limit=1, reverse=False, types=None
             )
+        except SessionNotFound:  # it was there, and neither deleted nor erased
+            return False
         except _GONE:
             return True
         return bool(events) and (events[0].removed or events[0].link[:8] == link)

@@ -274,7 +274,8 @@ def _user_message(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> N
 
 def _agent_message(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
     fold.agent_messages += 1
-    usage, cost, at_us = data.get("usage"), data.get("cost"), event.at_us
+    usage, at_us = data.get("usage"), event.at_us
+    cost: Any = data.get("cost")
     if not fold.responded_us and (data.get("content") or _has_text(data.get("text"))):
         fold.responded_us = at_us
     if usage or cost:
@@ -475,16 +476,18 @@ def _feedback(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
 
 def rating_of(data: Mapping[str, Any]) -> float | None:
     """Return what feedback says, from 0 to 1: its rating, else its thumb, else `completed`."""
-    rating, thumb, completed = data.get("rating"), data.get("thumb"), data.get("completed")
+    rating: Any = data.get("rating")
+    thumb, completed = data.get("thumb"), data.get("completed")
     if type(rating) in (int, float) and 0 <= rating <= 1:
         return float(rating)
     if thumb in ("up", "down"):
         return 1.0 if thumb == "up" else 0.0
-    return float(completed) if type(completed) is bool else None
+    return float(completed) if isinstance(completed, bool) else None
 
 
 def _scored(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
-    name, value = data.get("name"), data.get("value")
+    name = data.get("name")
+    value: Any = data.get("value")
     if isinstance(name, str) and type(value) in (int, float) and 0 <= value <= 1:
         tally = fold.scores.setdefault(name, [0, 0])
         tally[0] += 1

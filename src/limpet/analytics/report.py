@@ -104,19 +104,19 @@ class FleetReport(msgspec.Struct, frozen=True):
         }
 
 
-def shown(column: str, value: Any) -> str:
+def shown(column: str, value: float | str | None) -> str:
     """Return a number as people read it, with its unit."""
     if value is None:
         return "–"
     if isinstance(value, str):
-        return value or "(none)"
+        return str(value) or "(none)"
     if column in _SECONDS:
         return f"{value:,.2f} s" if value >= 0.1 else f"{value * 1_000:,.1f} ms"
     if column in _RATES:
         return f"{value:.1%}"
     if column in _MONEY:
         return f"{value:,.2f}" if value >= 0.1 else f"{value:,.4f}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return f"{value:,}" if type(value) is int else f"{value:,.2f}"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -133,7 +133,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 def bar(share: float, width: int) -> str:
     """Return a bar of this share of the width, in eighths of a character."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class FailingSet(msgspec.Struct, frozen=True):
 
 def failing_set(folds: Sequence[SessionFold], *, limit: int, now_us: int) -> FailingSet:
     """Return the set of those that failed."""
-    found = []
+    found: list[FailingSession] = []
     for fold in reversed(folds):
         if (why := reasons(fold)) and len(found) < limit:
             at = fold.asked_seq - 1 if fold.asked_seq > 1 else fold.seq

@@ -148,7 +148,7 @@ class Interval(NamedTuple):
 class Moments(NamedTuple):
     """Number, mean and variance."""
 
-    count: int
+    n: int
     mean: float
     variance: float
 
@@ -167,15 +167,15 @@ def moments(histogram: Mapping[int, int], value_of: Callable[[int], float]) -> M
 
 def welch(a: Moments, b: Moments, confidence: float) -> Interval | None:
     """Return the interval of the difference of two means, b - a. None with fewer than two each."""
-    if min(a.count, b.count) < 2:
+    if min(a.n, b.n) < 2:
         return None
-    parts = (a.variance / a.count, b.variance / b.count)
+    parts = (a.variance / a.n, b.variance / b.n)
     error = math.sqrt(sum(parts))
     difference = b.mean - a.mean
     if error == 0:
         return Interval(difference, difference, difference)
     degrees = sum(parts) ** 2 / sum(
-        [part**2 / (of.count - 1) for part, of in zip(parts, (a, b), strict=True)]
+        [part**2 / (of.n - 1) for part, of in zip(parts, (a, b), strict=True)]
     )
     reach = error * solve(lambda t: t_tail(t, degrees), 1 - confidence)
     return Interval(difference, difference - reach, difference + reach)

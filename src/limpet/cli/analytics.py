@@ -99,13 +99,13 @@ async def metrics(lp: Reading, key: SessionKey, *, analytics: _FILE = None) -> C
     for group in ("temporal", "interaction", "resource", "quality"):
         rows = [(name.replace("_", " "), _number(value)) for name, value in plain[group].items()]
         parts += ["", Grid((group, "value"), rows, right=("value",))]
-    rows = [
+    used = [
         (name, f"{t.count:,}", f"{t.errors:,}", _number(t.total_latency), _number(t.total_cost))
         for name, t in of.tools.items()
     ]
     columns = ("tool", "calls", "errors", "seconds", "cost")
-    if rows:
-        parts += ["", Grid(columns, rows, right=columns[1:])]
+    if used:
+        parts += ["", Grid(columns, used, right=columns[1:])]
     return CommandResult(plain, parts)
 
 
@@ -152,16 +152,16 @@ def _report_parts(made: FleetReport) -> list[Part]:
         parts.append(Grid(("", "course", "last"), rows, right=("last",)))
     for name, columns in COLUMNS.items():
         table = made.groups[name]
-        rows = [[shown(column, row[column]) for column, _ in columns] for row in table.rows]
+        cells = [[shown(column, row[column]) for column, _ in columns] for row in table.rows]
         headings = tuple([title for _, title in columns])
         barred = headings
         if name in ("tool", "user"):  # the others fill a line of 80 columns
             count = columns[1][0]
             most = max([row[count] for row in table.rows], default=1) or 1
-            for cells, row in zip(rows, table.rows, strict=True):
-                cells.append(bar(row[count] / most, _BAR))
+            for line, row in zip(cells, table.rows, strict=True):
+                line.append(bar(row[count] / most, _BAR))
             barred = (*headings, "")
-        grid = Grid(barred, rows, empty=f"no {headings[0]}s.", right=headings[1:])
+        grid = Grid(barred, cells, empty=f"no {headings[0]}s.", right=headings[1:])
         parts += ["", grid]
     return parts
 
