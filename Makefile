@@ -122,7 +122,7 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
 	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
 	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
-	$(COMPILE) --group analytics --no-annotate -o $(STATS)
+	$(COMPILE) --extra postgres --group analytics --no-annotate -o $(STATS)
 	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP) $(STATS); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 

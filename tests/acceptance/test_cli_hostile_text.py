@@ -201,6 +201,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
+    "metrics": [NAMED, DEAD],
+    "report": [(), ("--app", NAME), ("--failing",), ("--prometheus",), ("--app", TEXT)],
     "policy": [
         ("check", "rules.cedar"),
         ("check", f"{NAME}.cedar"),
