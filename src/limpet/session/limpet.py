@@ -76,7 +76,7 @@ from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
-from limpet.session.life.lifecycle_policy import Function, Lifecycles, Transition
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Function, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
 from limpet.session.provenance import Provenance
@@ -235,7 +235,7 @@ class Limpet:
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
-        self._opened = Services(journal, journal, metrics, Lifecycles(), self._archive)
+        self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
         return self
 
     async def __aexit__(
@@ -299,7 +299,7 @@ class Limpet:
 
     @property
     def policies(self) -> StorePolicies:
-        """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
+        """Policies for all sessions of an app: lifecycle, checkpoints, retention, gates."""
         return StorePolicies(self._services)
 
     @property
@@ -314,7 +314,7 @@ class Limpet:
 
     @property
     def resources(self) -> Documents:
-        """What sessions work on: where it is, and whether they may change it."""
+        """The resources that sessions work on: where each is, and whether they may change it."""
         return Documents(self._journal, "resources")
 
     @property
@@ -985,7 +985,6 @@ class Limpet:
         when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
         """
         from limpet.session.life.archive import unarchive_session
-        from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
         of = key_of(key, user, id)
         acting = await self._services.actor(check_actor(actor) or LIFECYCLE_ACTOR, of)
@@ -1237,7 +1236,7 @@ class Limpet:
 
     @property
     def _services(self) -> Services:
-        """What the sessions of this store share. Raises StoreClosed."""
+        """Return what the sessions of this store share. Raises StoreClosed."""
         if self._opened is None:
             raise StoreClosed
         self._opened.journal.check_open()
@@ -1546,7 +1545,7 @@ class App(Generic[A]):
         return self.actor if actor is None else check_actor(actor)
 
     def _begin(self, state: A | None) -> Any:
-        """What a new session begins with; of the class of the app, if it has one."""
+        """Return the state of a new session; of the class of the app, if it has one."""
         of = self.state_type
         if of is None:
             return _NONE if state is None else state
@@ -1555,6 +1554,13 @@ class App(Generic[A]):
         if type(state) is not of:  # a get would read it as another class than wrote it
             raise SchemaViolation("state", f"a {of.__name__}, as this app has", described(state))
         return state
+
+
+async def _resume_on_input(services: Services, key: Key) -> None:
+    """Bound to the services of a store: writing comes before the transitions that it may cause."""
+    from limpet.session.life.transitions import resume_on_input
+
+    await resume_on_input(Session(services, key, untyped=True))
 
 
 def _defaults(of: type[A]) -> A:

@@ -1,4 +1,4 @@
-"""What is decided for all sessions of an app, or of an agent. `lp.policies`."""
+"""Policies for all sessions of an app, or of an agent: `lp.policies`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.session.arguments import check_actor, check_flag, check_sessions
 from limpet.session.documents import Internal
+from limpet.session.journal import Tries
 from limpet.session.life.lifecycle_policy import (
     CLEANUP_SECONDS,
     SUSPENSIONS_PER_DAY,
@@ -20,7 +21,6 @@ from limpet.session.life.lifecycle_policy import (
     Function,
     policy,
 )
-from limpet.session.retrying import Tries
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates
 
@@ -40,11 +40,10 @@ _RUNTIME: Final = DefaultActor("system:runtime")
 class StorePolicies:
     """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
 
-    __slots__ = ("_journal", "_lifecycles", "_services")
+    __slots__ = ("_journal", "_services")
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._journal, self._lifecycles = services.journal, services.lifecycles
+        self._services, self._journal = services, services.journal
 
     def lifecycle(
         self,
@@ -101,7 +100,7 @@ class StorePolicies:
             suspensions_per_day=suspensions_per_day,
         )
         self._services.require("policy", app)
-        self._lifecycles.declare(app, declared)
+        self._services.lifecycles[app] = declared
 
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
@@ -140,7 +139,7 @@ class StorePolicies:
         """Bound the history of each session of an app: the newest `events` stay hot, nothing older
         than `age`, or both. Without either, everything, but for sessions with their own limits.
 
-        The rest moves into compressed cold segments in the store, by itself: after commits, once a
+        The rest moves into compressed cold segments in the store: after commits, once a
         session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
         once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
         This process follows new limits at once, others within a few seconds.
