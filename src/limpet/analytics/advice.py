@@ -212,13 +212,13 @@ def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
     from limpet.model.facts.timeouts import Timeouts
     from limpet.session.writer import writer_of
 
-    lifecycles = writer_of(lp.session(app, "any", "any")).services.lifecycles
-    declared = lifecycles.of(app)
+    services = writer_of(lp.session(app, "any", "any")).services
+    declared = services.lifecycle(app)
     timeouts = declared.timeouts or Timeouts()
     if timeouts.idle is None or timeouts.idle >= idle:
         return None
     longer = msgspec.structs.replace(timeouts, idle=idle)
-    lifecycles.declare(app, msgspec.structs.replace(declared, timeouts=longer))
+    services.lifecycles[app] = msgspec.structs.replace(declared, timeouts=longer)
     return f"new sessions are idle for up to {idle}"
 
 
