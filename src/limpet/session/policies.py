@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import DocumentConflict, InvalidInput, SessionCorrupt
+from limpet.errors import DocumentConflict, InvalidInput
 from limpet.model import DefaultActor
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.runs.promotion import PromotionGates
     from limpet.session.runs.switches import AppSwitches, ToolSwitch
     from limpet.session.services import Services
 
@@ -227,16 +228,18 @@ class StorePolicies:
             value = msgspec.to_builtins(learnings.check_gates(gates))
             await documents.put(agent, value, actor=by)
 
+    async def promotion(
+        self, to: str, gates: PromotionGates | None, *, actor: str | None = None
+    ) -> None:
+        """Say what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME"). None: a person decides, and items expire after a year.
+
+        Kept with the store, for every process; functions run in those that declare them.
+        """
+        from limpet.session.runs.promotion import check_memory, set_gates
+
+        await set_gates(self._services, check_memory(to), gates, check_actor(actor) or _NOBODY)
+
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""
-        documents = learnings.gates_kept(self._journal)
-        document = await documents.find(agent)
-        if document is None:
-            return Gates()
-        read = documents.decoded(document, Gates)
-        if read is None:  # what cannot be read lets nothing through
-            raise SessionCorrupt(
-                documents.key(agent),
-                "the gates cannot be read; set them again with lp.policies.gates",
-            )
-        return read
+        return await learnings.gates_of(self._journal, agent)

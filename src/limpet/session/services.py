@@ -35,6 +35,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
+    # By memory, as `lp.policies.promotion` declared them here.
+    promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def system(self) -> Services:
