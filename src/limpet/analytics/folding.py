@@ -238,7 +238,7 @@ class FeedFold:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
-        """Write what was folded and the positions behind it, all or nothing. Raises FoldedElsewhere."""
+        """Write what was folded with its positions, all or nothing. Raises FoldedElsewhere."""
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:
