@@ -33,7 +33,7 @@ from limpet.store.protocol import ActsAs, Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
-    from limpet.security.audit import Audit
+    from limpet.security.audit import Audit, Reopen
     from limpet.security.guard import Deciders
     from limpet.security.policies import CedarPolicies
 
@@ -75,6 +75,7 @@ class Journal:
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
         self._audit: Audit | None = None
+        self.reopen: Reopen | None = None  # the store, for the audit; None: it cannot be
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
         self.tracing: Tracing | None = None  # what watches turns while they run
@@ -94,7 +95,7 @@ class Journal:
         if self._audit is None:
             from limpet.security.audit import Audit
 
-            self._audit = Audit(self.store, self.commit, self.new_id)
+            self._audit = Audit(self.store, self.commit, self.new_id, self.reopen)
         return self._audit
 
     def check_open(self) -> None:

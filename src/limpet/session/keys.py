@@ -33,9 +33,9 @@ class StoreKeys:
         Bodies are not touched. Interrupted, it goes on when called again; until it has returned,
         keep the old master beside the new one. `progress(done, total)` counts keys.
         """
-        done = check_progress(progress)
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "rotate").seal.rotate(done)
+        done, seal = check_progress(progress), provenance_of(self._journal, "rotate").seal
+        await self._approve("rotate")
+        return await seal.rotate(done)
 
     async def renew(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -47,9 +47,9 @@ class StoreKeys:
         destroys all of them. Another process that has the session in use goes on with the key that
         it has until it reads something that was sealed with the new one.
         """
-        of = key_of(key, user, id)
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "renew").renew(of)
+        of, provenance = key_of(key, user, id), provenance_of(self._journal, "renew")
+        await self._approve("renew", of)
+        return await provenance.renew(of)
 
     async def status(self) -> KeysStatus:
         """The ring, its masters and how many keys each of them wraps."""
@@ -59,8 +59,13 @@ class StoreKeys:
     async def anchor(self) -> int:
         """Accept every session as it stands now, for example after a backup was restored on
         purpose; return how many were anchored."""
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "anchor").anchor_all()
+        provenance = provenance_of(self._journal, "anchor")
+        if self._services.guard is not None:
+            await self._approve("anchor")
+        done = await provenance.anchor_all()
+        if self._services.guard is None:  # afterwards: before it, the audit may not be accepted
+            await self._approve("anchor")
+        return done
 
     async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
         """Compare a receipt of this store with its log: findings if the session was removed, rolled
@@ -71,6 +76,21 @@ class StoreKeys:
         signing = provenance_of(self._journal, "compare")
         check_receipt(receipt, public_key=signing.seal.public_key)
         return await signing.compared(receipt.uid, receipt.version, receipt.link)
+
+    async def _approve(self, verb: str, key: Key | None = None) -> None:
+        """Have the audit record what is done with the keys, of one session or of all. Raises
+        AccessDenied."""
+        from limpet.security.access import Resource
+        from limpet.security.roles import EVERY_APP
+
+        store, guard = Resource("store", EVERY_APP, name=verb), self._services.guard
+        if guard is not None and (key is None or not guard.allows("keys", store)):
+            await guard.check("keys", store)
+            return
+        resource = store if key is None else Resource.of(key)
+        who = "system" if guard is None else guard.principal
+        audit = self._journal.audit
+        await audit.record(who, "keys", resource, allowed=True)
 
     @property
     def public_key(self) -> str:
