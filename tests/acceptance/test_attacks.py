@@ -230,3 +230,48 @@ async def test_a_follower_is_cut_when_a_label_forbids_it(tmp_path: Path) -> None
         await s.label({"closed": "yes"}, actor="system")
         await s.append("note.made", {"text": "secret"}, actor="system")
         assert (await denied(anext(events))).policy == "closed"
+
+
+# --- the façade without await --------------------------------------------------------------------
+
+
+def test_the_sync_facade_shows_no_hidden_field_and_no_foreign_session(tmp_path: Path) -> None:
+    """It is the same guard, by every object that it hands out."""
+    canary = "canary-of-the-hidden-field"
+    with limpet.open_sync(f"sqlite:///{tmp_path}/store.db") as lp:
+        s = lp.create(
+            "support", "ada", "c1", state={"salary": canary, "draft": "d"}, isolation=PER_AGENT
+        )
+        s.append("note.made", {"text": canary}, set={"salary": canary}, actor="user:ada", id="n")
+        lp.create("support", "bob", "b1", state={"text": canary})
+        acting = lp.acting_as(CRITIC)
+        mine = acting.get(s.key)
+        followed = mine.follow()
+        watched = acting.watch(key=s.key)
+        shown = [
+            (mine.values, mine.events, mine.head, mine.envelope()),
+            (mine.read(), mine.read_ids(["n"]), mine.messages(), mine.context()),
+            (mine.history.at(1), mine.history.diff(1), mine.history.blame("salary")),
+            [(each.values, each.events) for each in acting.get_many([s.key]) if each],
+            acting.list(app="support", state=True),
+            acting.app("support").get("ada", "c1").values,
+            [next(followed), next(followed)],
+            [next(watched), next(watched)],
+        ]
+        followed.close()
+        watched.close()
+        assert canary not in repr(shown)
+        assert mine.values == {"draft": "d"}
+        for call in (
+            lambda: acting.get("support", "bob", "b1"),
+            lambda: acting.session(("support", "bob", "b1")).read(),
+            lambda: acting.list(app="support", user="bob"),
+            lambda: acting.names("support", "bob"),
+            lambda: acting.export(s.key, tmp_path / "x.limpet"),
+            lambda: mine.fork(),
+            lambda: mine.append("note.made", set={"salary": 1}),
+            lambda: acting.acting_as(OWNER),
+        ):
+            with pytest.raises(AccessDenied):
+                call()
+        assert not (tmp_path / "x.limpet").exists()
