@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -414,11 +413,11 @@ def test_every_public_verb_stands_in_the_matrix() -> None:
         assert set(methods) == known, of.__name__
 
 
-@asynccontextmanager
-async def opened(kind: str, path: Path) -> AsyncIterator[Limpet]:
-    url = "memory://" if kind == "memory" else f"sqlite:///{path / 'store.db'}"
-    async with limpet.open(url) as lp:
-        yield lp
+@pytest.fixture
+def store_url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if kind == "postgresql":
+        return str(request.getfixturevalue("postgres_store_url"))
+    return "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'store.db'}"
 
 
 def cases() -> Iterator[tuple[str, str, Call]]:
@@ -429,19 +428,19 @@ def cases() -> Iterator[tuple[str, str, Call]]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("role", PRINCIPALS)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql"])
 async def test_a_verb_is_allowed_or_denied_by_role_and_place(
-    kind: str, role: str, tmp_path: Path
+    kind: str, role: str, tmp_path: Path, store_url: str
 ) -> None:
     """The answer is that of the table, whatever the verb; a denial changes nothing."""
     wrong: list[str] = []
     numbers = count()
-    async with opened(kind, tmp_path) as lp:
+    async with limpet.open(store_url) as lp:
         acting = lp.acting_as(PRINCIPALS[role])
         for name, action, call in cases():
             for place, (app, user) in PLACES.items():
                 may = expected(action, role, place)
-                if may and kind == "sqlite" and action in ("erase", "move", "store"):
+                if may and kind != "memory" and action in ("erase", "move", "store"):
                     continue  # slow there; the decision is the same
                 key, other = [Key(app, user, f"{next(numbers)}") for _ in range(2)]
                 before = await begin(lp, key, other)
