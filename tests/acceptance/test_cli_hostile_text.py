@@ -177,6 +177,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
+    "import-claude": [("y.db",)],
     "keys": [("status",), ("rotate",), ("renew", TEXT)],
     "receipt": [NAMED, (*NAMED, "--prove", "1")],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
@@ -240,7 +241,17 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
-SILENT |= {"certs", "login", "mcp", "serve", "resolve", "keys", "tokens", "receipt"}
+SILENT |= {
+    "import-claude",
+    "certs",
+    "login",
+    "mcp",
+    "serve",
+    "resolve",
+    "keys",
+    "tokens",
+    "receipt",
+}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

@@ -240,7 +240,7 @@ class Compensations:
     def __init__(self, log: TurnLog, driver: Driver, lease_guard: LeaseGuard) -> None:
         self._log, self._driver, self._lease_guard = log, driver, lease_guard
         self._session: Session[Any] = log.session
-        self._policy = writer_of(log.session).services.lifecycles.of(log.session.app)
+        self._policy = writer_of(log.session).services.lifecycle(log.session.app)
         self._all: list[Compensation] | None = None  # None: not read yet
 
     @property

@@ -326,7 +326,7 @@ class Wake:
         """Bind optional tools that the session lacks, once they are available."""
         if not degraded_in(self.session.head.facts):
             return
-        registry = writer_of(self.session).services.lifecycles.of(self.session.app).tools
+        registry = writer_of(self.session).services.lifecycle(self.session.app).tools
         try:
             fact = await returned(registry, self.session)
         except Exception as error:  # of the function that authorizes: the session goes on without

@@ -84,7 +84,7 @@ from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
-from limpet.session.life.lifecycle_policy import Function, Lifecycles, Transition
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Function, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
 from limpet.session.provenance import Provenance
@@ -249,7 +249,7 @@ class Limpet:
             policies.now_us = store.now_us
         if scheme_of(self.url) in _REOPENED and self._seal is None and not given:
             journal.reopen = self._store_again
-        self._opened = Services(journal, journal, metrics, Lifecycles(), self._archive)
+        self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
         return self
 
     async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
@@ -1016,7 +1016,6 @@ class Limpet:
         when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
         """
         from limpet.session.life.archive import unarchive_session
-        from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
         of = key_of(key, user, id)
         acting = await self._services.actor(check_actor(actor) or LIFECYCLE_ACTOR, of)
@@ -1587,6 +1586,13 @@ class App(Generic[A]):
         if type(state) is not of:  # a get would read it as another class than wrote it
             raise SchemaViolation("state", f"a {of.__name__}, as this app has", described(state))
         return state
+
+
+async def _resume_on_input(services: Services, key: Key) -> None:
+    """Bound to the services of a store: writing comes before the transitions that it may cause."""
+    from limpet.session.life.transitions import resume_on_input
+
+    await resume_on_input(Session(services, key, untyped=True))
 
 
 def _defaults(of: type[A]) -> A:

@@ -38,11 +38,10 @@ _RUNTIME: Final = DefaultActor("system:runtime")
 class StorePolicies:
     """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
 
-    __slots__ = ("_journal", "_lifecycles", "_services")
+    __slots__ = ("_journal", "_services")
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._journal, self._lifecycles = services.journal, services.lifecycles
+        self._services, self._journal = services, services.journal
 
     def lifecycle(
         self,
@@ -99,7 +98,7 @@ class StorePolicies:
             suspensions_per_day=suspensions_per_day,
         )
         self._services.require("policy", app)
-        self._lifecycles.declare(app, declared)
+        self._services.lifecycles[app] = declared
 
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None

@@ -7,14 +7,14 @@ acts as a principal has one with a guard: see `acting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from limpet.model import Key
 from limpet.session.journal import Journal
-from limpet.session.life.lifecycle_policy import Lifecycles
+from limpet.session.life.lifecycle_policy import NO_LIFECYCLE, Lifecycle
 from limpet.session.loggers import SESSION
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     journal: Journal
     documents: Journal  # of the store that has the documents of these sessions
     metrics: Metrics
-    lifecycles: Lifecycles
+    lifecycles: dict[str, Lifecycle]  # by app, as `lp.policies.lifecycle` declared them here
+    resume: Callable[[Services, Key], Awaitable[None]]  # a session that input has come for
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
@@ -39,6 +40,15 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     def system(self) -> Services:
         """Without the guard: for what the system does on behalf of a verb that was allowed."""
         return self if self.whole is None else self.whole
+
+    def lifecycle(self, app: str) -> Lifecycle:
+        """Return the lifecycle of an app; one that adds nothing if none was declared."""
+        return self.lifecycles.get(app, NO_LIFECYCLE)
+
+    async def resume_on_input(self, key: Key) -> None:
+        """Resume a session whose suspension input has ended. The system does, whoever sent the
+        input: one who may write need not be allowed to resume."""
+        await self.resume(self.system, key)
 
     @property
     def access(self) -> Deciders:

@@ -8,7 +8,8 @@ import pytest
 
 from limpet.session.blobs import SessionBlobs
 from limpet.session.history.history import SessionHistory
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.life.lifecycle import SessionLifecycle
+from limpet.session.life.tools import SessionTools
 from limpet.session.limpet import Limpet
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies

@@ -40,7 +40,7 @@ from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
-from limpet.session.writer import Handle, writer_of
+from limpet.session.writer import Handle, Writer, writer_of
 from limpet.store.coding.seal import forget_keys
 from limpet.store.pages import each_head
 from limpet.store.protocol import Order, Query
@@ -74,7 +74,7 @@ class Memory(Buffers):
 
     def __init__(self, session: Handle) -> None:
         journal = writer_of(session).services.documents
-        self._session, self._working = session, WorkingMemory()
+        self._session, self._working = session, WorkingMemory(writer_of(session))
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = CheckpointInterval(journal, session.key)
 
@@ -124,31 +124,39 @@ class Memory(Buffers):
 class WorkingMemory:
     """Memory of the live object: gone with it, and when the session is suspended."""
 
-    def __init__(self) -> None:
-        self._kept: dict[str, Remembered] = {}
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     async def put(self, name: str, value: Any) -> Remembered:
         _check_name(name)
         trip = round_trip(value, msgspec.json.decode)
         plain = settle(value, "the value") if trip is None else trip[1]
-        version = self._kept[name].version + 1 if name in self._kept else 1
-        self._kept[name] = Remembered(name, plain, version)
-        return self._kept[name]
+        if self._writer.working_memory is None:
+            self._writer.working_memory = {}
+        before = self._entries.get(name)
+        entry = Remembered(name, plain, 1 if before is None else before.version + 1)
+        self._writer.working_memory[name] = entry
+        return entry
 
     async def get(self, name: str) -> Any:
         """The value, or None."""
-        found = self._kept.get(name)
-        return None if found is None else found.value
+        entry = self._entries.get(name)
+        return None if entry is None else entry.value
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        return tuple(self._kept[name] for name in sorted(self._kept) if name.startswith(prefix))
+        entries = self._entries
+        return tuple(entries[name] for name in sorted(entries) if name.startswith(prefix))
 
     async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
         """Return the entries that have the most of these words, the best first."""
         return _ranked(await self.list(), text, limit)
 
     def reset(self) -> None:
-        self._kept.clear()
+        self._writer.working_memory = None
+
+    @property
+    def _entries(self) -> Mapping[str, Remembered]:
+        return self._writer.working_memory or {}
 
 
 class Layer:

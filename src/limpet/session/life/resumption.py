@@ -330,7 +330,7 @@ class ResumptionRun:
     @property
     def _registry(self) -> ToolRegistry | None:
         """The tools that were given, or else those of the app."""
-        policy = writer_of(self._session).services.lifecycles.of(self._session.app)
+        policy = writer_of(self._session).services.lifecycle(self._session.app)
         registry: ToolRegistry | None = self._of.tools or policy.tools
         return registry
 

@@ -187,7 +187,7 @@ class Sweep:
             events = ("timeout", "terminate")
         more: dict[str, Any] = {}
         if why == "idle":
-            policy = self._services.lifecycles.of(head.key.app)
+            policy = self._services.lifecycle(head.key.app)
             more = {"resumes": policy.resume_on_input}
         await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
         self._services.metrics.record(f"session.{_TRACES[why]}", session=head.key)
@@ -195,7 +195,7 @@ class Sweep:
 
     def _seconds(self, app: str) -> float:
         """Return the lease time of a session: long enough for every hook of its app."""
-        policy = self._services.lifecycles.of(app)
+        policy = self._services.lifecycle(app)
         hooks = len(policy.compensate) + len(policy.cleanup)
         return LEASE_SECONDS + hooks * policy.cleanup_seconds
 

@@ -27,7 +27,7 @@ from limpet.errors import (
     SessionConflict,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, DefaultActor, Fact, Fold, Head, Lease
+from limpet.model import EMPTY, Fact, Fold, Head, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -47,12 +47,15 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
+from limpet.model.facts.running.setup import tools_in
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.life.lifecycle_policy import (
     CLEANUP,
+    LIFECYCLE_ACTOR,
     Function,
     Lifecycle,
     Transition,
@@ -61,13 +64,11 @@ from limpet.session.life.lifecycle_policy import (
     refusal,
 )
 from limpet.session.life.memory import promotions
-from limpet.session.life.tools import binding
+from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
-from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.runs import status_at
-from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
+from limpet.session.writer import Handle, Writer, writer_of
 
-LIFECYCLE_ACTOR: Final = DefaultActor("system:lifecycle")
 _TAIL: Final = 20
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
@@ -145,7 +146,7 @@ class PhaseChange:
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
-        self._policy = writer_of(session).services.lifecycles.of(session.app)
+        self._policy = writer_of(session).services.lifecycle(session.app)
         self._rewinds = rewinds
         self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
         self._bound: Fact | None = None
@@ -292,6 +293,8 @@ class PhaseChange:
                     f"checkpoint {error.number} cannot be trusted ({error.reason}); "
                     "lp.resume(key, fallback=True) goes on from one that can"
                 )
+        if self._policy.tools is None:
+            return None
         try:
             self._bound = await binding(self._policy.tools, self._session)
         except (RequiredToolUnavailable, ToolAuthorizationFailed) as error:
@@ -317,11 +320,12 @@ class PhaseChange:
     async def _after(self, step: Transition) -> None:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
         if step.phase not in (INIT, ACTIVE, RESUMED):
-            await upkeep_of(self._session).release()
+            writer_of(self._session).working_memory = None
+            await self._release_tools()
         if step.phase == SUSPENDED:
             self._signal()
         if "initialize_memory" in step.side_effects:
-            upkeep_of(self._session).begin_memory()
+            writer_of(self._session).working_memory = None
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return
@@ -337,6 +341,12 @@ class PhaseChange:
             except LimpetError as failure:  # the transition stands all the same
                 text = "hook failure not recorded: session=%s code=%s"
                 SESSION.warning(text, self._session.key, failure.code)
+
+    async def _release_tools(self) -> None:
+        """Release the exclusive tools of a session that stops working."""
+        bound = tools_in(self._session.head.facts)
+        if any(kept.get("exclusive") for kept in bound.values()):
+            await ToolLocks(self._session).release_all()
 
     def _signal(self) -> None:
         """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""

@@ -24,7 +24,7 @@ from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import check_actor, check_expect, check_limit
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.point_in_time import head_now
-from limpet.session.retrying import retrying
+from limpet.session.journal import retrying
 from limpet.session.writer import Handle, writer_of
 
 

@@ -40,8 +40,7 @@ from limpet.model.facts.running.children import (
 )
 from limpet.model.facts.running.endings import is_untold
 from limpet.model.limits import PAGE_MAX
-from limpet.session.journal import Journal
-from limpet.session.retrying import retrying
+from limpet.session.journal import Journal, retrying
 from limpet.store.protocol import Committed, Query
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)

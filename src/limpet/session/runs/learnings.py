@@ -17,8 +17,7 @@ from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
 from limpet.model import Fact, Head, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
 from limpet.session.documents import Document, Internal, Put
-from limpet.session.journal import Journal
-from limpet.session.retrying import retrying
+from limpet.session.journal import Journal, retrying
 
 LearningKind: TypeAlias = Literal["lesson", "correction", "error"]
 KINDS: Final[tuple[LearningKind, ...]] = ("lesson", "correction", "error")

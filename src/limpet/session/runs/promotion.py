@@ -13,9 +13,8 @@ import msgspec
 from limpet.errors import DocumentConflict, InvalidInput, SessionConflict
 from limpet.model import Commit, DefaultActor, Key
 from limpet.session.documents import Document, commit_puts
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, retrying
 from limpet.session.policies import StorePolicies
-from limpet.session.retrying import retrying
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.services import Services

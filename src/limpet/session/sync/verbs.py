@@ -20,8 +20,9 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
 from limpet.session.keys import StoreKeys
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.life.lifecycle import SessionLifecycle
 from limpet.session.life.memory import Layer, Memory, WorkingMemory
+from limpet.session.life.tools import SessionTools
 from limpet.session.limpet import App, Limpet, journal_of
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.adopter import Adopter, Newest

@@ -12,13 +12,13 @@ from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
 from limpet.store import cursor as cursors
+from limpet.store.coding.bodies import NamesByOwner, ScopeNameReader, replay_events
 from limpet.store.coding.seal import scope_owner
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sql_rows import NamesByOwner, ScopeNameReader, replay_events
 
 _COMMON: Final = (
     "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "

@@ -33,7 +33,17 @@ from limpet.model import (
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
-from limpet.store.coding.bodies import key_hash
+from limpet.store.coding.bodies import (
+    PackedBody,
+    ScopeNameReader,
+    base_in,
+    changed,
+    checked,
+    key_hash,
+    replay_events,
+    snapshot_in,
+    start_fold,
+)
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import bare
@@ -42,16 +52,6 @@ from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
 from limpet.store.scopes import DELETED, Scopes, UnreadScope
-from limpet.store.sql_rows import (
-    PackedBody,
-    ScopeNameReader,
-    base_in,
-    changed,
-    checked,
-    replay_events,
-    snapshot_in,
-    start_fold,
-)
 
 LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read

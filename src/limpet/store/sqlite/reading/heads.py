@@ -16,10 +16,10 @@ import msgspec
 
 from limpet.model import Fold, FrozenDict, Head, Key, blank, limits, replay_any
 from limpet.store import cursor as cursors
+from limpet.store.coding.bodies import NamesByOwner
 from limpet.store.coding.seal import Unready
 from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sql_rows import NamesByOwner
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
