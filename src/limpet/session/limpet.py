@@ -247,7 +247,7 @@ class Limpet:
         journal.provenance, journal.policies = provenance, policies
         if policies is not None:
             policies.now_us = store.now_us
-        if scheme_of(self.url) in _REOPENED and self._seal is None and not given:
+        if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
             journal.reopen = self._store_again
         self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
         return self
