@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 import limpet
@@ -659,6 +661,32 @@ async def test_a_refused_widening_is_in_the_file_before_it_is_answered(
         (record,) = (await lp.audit(principal="user:ada", denied=True, app="support")).items[-1:]
         assert (record.action, record.repeats) == ("acting_as", 1)
         assert (await lp.maintenance.verify()).ok
+
+
+async def test_a_refused_widening_is_on_the_server_before_it_is_answered(
+    postgres_store_url: str,
+) -> None:
+    """The same there: another connection counts, from another thread, while this loop stands."""
+
+    async def count() -> int:
+        conn = await asyncpg.connect(postgres_store_url)
+        try:
+            many = await conn.fetchval(
+                "SELECT count(*) FROM limpet.events WHERE type = 'audit.denied'"
+            )
+        finally:
+            await conn.close()
+        return int(many)
+
+    def written_there() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(count())).result()
+
+    async with limpet.open(postgres_store_url) as lp:
+        acting = lp.acting_as(ADA)
+        with pytest.raises(AccessDenied):
+            acting.acting_as(BOB)
+        assert written_there() == 1
 
 
 async def test_a_widening_whose_denial_cannot_be_recorded_is_not_answered_as_one(

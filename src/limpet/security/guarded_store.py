@@ -223,18 +223,28 @@ def session_of(key: Key) -> Key | None:
 
 
 class Clearance:
-    """A session that the principal may read as a whole and write to, and the fields that it wrote.
+    """A session that the principal may read and write to, what it sees of it, and the fields that
+    it wrote.
 
     Nothing about it is decided again while the rules stay what they are: most loads and appends
-    come again and again. Only of sessions without isolation, and if no rule asks for labels or
-    phases, which change.
+    come again and again. Only if no rule asks for labels or phases, which change.
     """
 
-    __slots__ = ("names", "revision", "uid")
+    __slots__ = ("_isolated", "_policies", "names", "revision", "uid", "view")
 
-    def __init__(self, revision: tuple[int, ...], uid: str) -> None:
-        self.revision, self.uid = revision, uid
+    def __init__(self, revision: tuple[int, ...], head: Head, view: SessionView | None) -> None:
+        self.revision, self.uid, self.view = revision, head.uid, view
+        self._isolated, self._policies = is_isolated(head.facts), head.facts.get("field_policies")
         self.names: set[str] | None = None  # None: it has not written yet
+
+    def holds(self, head: Head) -> bool:
+        """True if this head is of the same session, under the same policies of its fields. What
+        else isolates a session is said in its first event."""
+        if head.uid != self.uid:
+            return False
+        if not self._isolated:
+            return not is_isolated(head.facts)
+        return bool(head.facts.get("field_policies") == self._policies)
 
 
 class GuardedStore:
@@ -338,9 +348,8 @@ class GuardedStore:
             clearance = self._clearance(key)
             if clearance is not None:
                 found = await read()
-                now = await self._newest(key)
-                if now.uid == clearance.uid and not is_isolated(now.facts):
-                    return found, None
+                if clearance.holds(await self._newest(key)):
+                    return found, clearance.view
                 self._cleared.pop(key, None)
                 self._heads.pop(key, None)
             known = self._heads.get(key)
@@ -423,8 +432,10 @@ class GuardedStore:
                 if cleared is commits[0]:
                     raise
             else:
-                if not is_isolated(answer.head.facts):
-                    return (answer,)
+                clearance = self._cleared.get(cleared.key)
+                if clearance is not None and clearance.holds(answer.head):
+                    view = clearance.view
+                    return (answer if view is None else await self._seen(answer, view),)
                 self._cleared.pop(cleared.key, None)
                 return (await self._answer(answer),)
         new = {commit.key for commit in commits if _begins(commit)}
@@ -450,16 +461,16 @@ class GuardedStore:
     def _clear(self, head: Head, names: Iterable[str] | None = None) -> None:
         """Remember what was decided about a session, if it holds for what comes next."""
         guard = self.guard
-        if guard.needs_newest_head or is_reserved(head.key.app) or is_isolated(head.facts):
-            return
-        read = Resource.of(head.key, head)
-        if not guard.allows("read", read) or guard.view(head) is not None:
+        if guard.needs_newest_head or is_reserved(head.key.app):
             return
         clearance = self._clearance(head.key)
-        if clearance is None or clearance.uid != head.uid:
+        if clearance is None or not clearance.holds(head):
+            if not guard.allows("read", Resource.of(head.key, head)):
+                return
             if len(self._cleared) >= _HEADS_REMEMBERED:
                 self._cleared.clear()
-            clearance = self._cleared[head.key] = Clearance(guard.rules.revision, head.uid)
+            clearance = Clearance(guard.rules.revision, head, guard.view(head))
+            self._cleared[head.key] = clearance
         if names is not None:
             clearance.names = (clearance.names or set()).union(names)
 
@@ -754,8 +765,9 @@ class GuardedStore:
             whole: Loaded = await self._inner.load(
                 key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
-            if whole.head.uid == clearance.uid and not is_isolated(whole.head.facts):
-                return whole
+            if clearance.holds(whole.head):
+                view = clearance.view
+                return whole if view is None else await self._seen(whole, view)
             self._cleared.pop(key, None)
             return await self._loaded(whole, head_alone=not scopes and not tail)
         asked = self._access(key)
@@ -782,11 +794,9 @@ class GuardedStore:
             if head_alone and guard.allows("inspect", read):
                 return Loaded(head, EMPTY, EMPTY, EMPTY, ())
             await self._check(asked.read, head.key, head)
-        view = self._view(head)
-        if view is not None:
-            return await self._seen(loaded, view)
         self._clear(head)
-        return loaded
+        view = self._view(head)
+        return loaded if view is None else await self._seen(loaded, view)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         for key in keys:
@@ -1525,7 +1535,10 @@ def _names(value: Any, text: str) -> bool:
 
 def visible(names: Mapping[str, Any], view: SessionView) -> FrozenDict:
     """The names in state that a view shows."""
-    return FrozenDict({name: value for name, value in names.items() if view.sees(name)})
+    hidden = [name for name in names if not view.sees(name)]
+    if not hidden and isinstance(names, FrozenDict):
+        return names
+    return FrozenDict({name: value for name, value in names.items() if name not in hidden})
 
 
 def _events(page: Sequence[Event], view: SessionView | None) -> tuple[Event, ...]:

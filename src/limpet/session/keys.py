@@ -33,9 +33,8 @@ class StoreKeys:
         Bodies are not touched. Interrupted, it goes on when called again; until it has returned,
         keep the old master beside the new one. `progress(done, total)` counts keys.
         """
-        done, seal = check_progress(progress), provenance_of(self._journal, "rotate").seal
-        await self._approve("rotate")
-        return await seal.rotate(done)
+        done = check_progress(progress)
+        return await (await self._approved("rotate")).seal.rotate(done)
 
     async def renew(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -47,9 +46,8 @@ class StoreKeys:
         destroys all of them. Another process that has the session in use goes on with the key that
         it has until it reads something that was sealed with the new one.
         """
-        of, provenance = key_of(key, user, id), provenance_of(self._journal, "renew")
-        await self._approve("renew", of)
-        return await provenance.renew(of)
+        of = key_of(key, user, id)
+        return await (await self._approved("renew", of)).renew(of)
 
     async def status(self) -> KeysStatus:
         """The ring, its masters and how many keys each of them wraps."""
@@ -59,12 +57,10 @@ class StoreKeys:
     async def anchor(self) -> int:
         """Accept every session as it stands now, for example after a backup was restored on
         purpose; return how many were anchored."""
-        provenance = provenance_of(self._journal, "anchor")
         if self._services.guard is not None:
-            await self._approve("anchor")
-        done = await provenance.anchor_all()
-        if self._services.guard is None:  # afterwards: before it, the audit may not be accepted
-            await self._approve("anchor")
+            return await (await self._approved("anchor")).anchor_all()
+        done = await provenance_of(self._journal, "anchor").anchor_all()
+        await self._approved("anchor")  # afterwards: before it, the audit may not be accepted
         return done
 
     async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
@@ -77,20 +73,21 @@ class StoreKeys:
         check_receipt(receipt, public_key=signing.seal.public_key)
         return await signing.compared(receipt.uid, receipt.version, receipt.link)
 
-    async def _approve(self, verb: str, key: Key | None = None) -> None:
-        """Have the audit record what is done with the keys, of one session or of all. Raises
-        AccessDenied."""
+    async def _approved(self, verb: str, key: Key | None = None) -> Provenance:
+        """The provenance, once the audit has what is to be done with the keys, of one session or of
+        all. Raises AccessDenied, KeysMissing."""
         from limpet.security.access import Resource
         from limpet.security.roles import EVERY_APP
 
         store, guard = Resource("store", EVERY_APP, name=verb), self._services.guard
         if guard is not None and (key is None or not guard.allows("keys", store)):
             await guard.check("keys", store)
-            return
+            return provenance_of(self._journal, verb)
+        found = provenance_of(self._journal, verb)
         resource = store if key is None else Resource.of(key)
         who = "system" if guard is None else guard.principal
-        audit = self._journal.audit
-        await audit.record(who, "keys", resource, allowed=True)
+        await self._journal.audit.record(who, "keys", resource, allowed=True)
+        return found
 
     @property
     def public_key(self) -> str:

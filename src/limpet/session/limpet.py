@@ -254,13 +254,12 @@ class Limpet:
 
     async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
         """Open the same store once more, for another event loop; and how to close it."""
-        one = None if scheme_of(self.url) == "sqlite" else 1
         if self._keys is None:
-            store = await open_store(self.url, connections=one)
+            store = await open_store(self.url)
             return store, store.close
         from limpet.security.binding import open_sealed
 
-        store, seal = await open_sealed(self.url, self._keys, self._keyring, connections=one)
+        store, seal = await open_sealed(self.url, self._keys, self._keyring)
 
         async def close() -> None:
             await store.close()
