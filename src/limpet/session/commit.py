@@ -57,7 +57,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 class _Planned:
-    """What typed updates of one session are planned on, from its first mention in a commit on."""
+    """The state that typed updates of one session are planned on, from its first mention on."""
 
     __slots__ = ("fields", "head", "raised", "versions")
 
@@ -440,7 +440,7 @@ def _uid(sessions: Iterable[Session[Any]]) -> str | None:
 
 
 def _checked(session: Session[Any]) -> Session[Any]:
-    """What is written to is a session, not its key."""
+    """Raise InvalidInput unless this is a session: a key cannot be written to."""
     if not isinstance(session, Session):
         raise InvalidInput(
             f"{described(session)} is not a session. Pass lp.session(key), or what lp.get returned."

@@ -1,7 +1,7 @@
 """The journal: the one way to write.
 
 Every draft becomes a `Prepared` here and every commit passes `commit`, whoever asks: a session, a
-commit over several, a migration on load, and whatever records facts later. It checks the size of a
+commit over several, a migration on load, and all that records facts. It checks the size of a
 commit, names the ids to send again when the store fails, and wakes those who follow.
 
 It is also the one way to try again: a write that another writer was faster than is decided once
@@ -54,7 +54,7 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 
 
 class CommitHooks:
-    """What a journal does before and after commits: nothing, unless `history.checkpoints` does."""
+    """Hooks of a journal before and after commits. These do nothing: see `history.checkpoints`."""
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """True if `before` and `after` are to be called. Quick: every commit asks."""

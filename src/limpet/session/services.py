@@ -1,4 +1,4 @@
-"""What the sessions of an open store share beside the way to write.
+"""Services: the part of an open store that its sessions share, beside the way to write.
 
 One `Services` is made when a store is opened; every session and facet of it holds the same one. A
 log that is read from its archive file has its own, with a journal on a store in memory. Whoever
@@ -35,6 +35,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
+    # By memory, as `lp.policies.promotion` declared them here.
+    promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def system(self) -> Services:
@@ -52,7 +54,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def access(self) -> Deciders:
-        """What every guard of this store asks. Made when it is first needed: most have none."""
+        """The deciders that every guard of this store asks, made when they are first needed."""
         journal = self.system.journal
         if journal.access is None:
             from limpet.security.guard import Deciders

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from limpet.errors import (
     AccessDenied,
+    CrossSessionAccessDenied,
     InvalidEvent,
     InvalidInput,
     RequestAnswered,
@@ -200,7 +201,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """What its turn waits for: answer with confirm, answer or resolve, by its kind."""
+        """The open requests of its turn: answer with confirm, answer or resolve, by its kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
@@ -233,7 +234,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def outcome(self) -> SessionOutcome:
-        """What the session is to achieve, and how far it is."""
+        """The outcome that the session is to achieve, and how far it is."""
         return SessionOutcome(self._writer)
 
     @property
@@ -247,7 +248,7 @@ class Session(Handle, Generic[S]):
         if self._remembers is None:
             from limpet.session.life.memory import Memory
 
-            self._remembers = Memory(self)
+            self._remembers = Memory(self._writer)
         return self._remembers
 
     # --- reading -------------------------------------------------------------------------------
@@ -752,16 +753,14 @@ class Session(Handle, Generic[S]):
         from limpet.session.sharing import share
 
         by = self._writer.acting(actor)
-        by = await self._writer.services.foreseen("share", self.key, by)
-        return await share(
-            self._writer,
-            writer_of(_other(other)),
-            fields,
-            access=access,
-            sync=sync,
-            ttl=ttl,
-            actor=by,
-        )
+        target = writer_of(_other(other))
+        try:
+            by = await self._writer.services.foreseen("share", self.key, by)
+            return await share(
+                self._writer, target, fields, access=access, sync=sync, ttl=ttl, actor=by
+            )
+        except AccessDenied as denied:  # by the policy of either
+            raise CrossSessionAccessDenied(self.key, target.known.key) from denied
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
         """End a share that this session granted. Raises ShareNotFound."""

@@ -92,7 +92,7 @@ class Writer:
 
     @property
     def view(self) -> SessionView | None:
-        """What the principal who acts sees of the session; None: everything, or nobody acts."""
+        """The view of the session that its principal has; None: everything, or nobody acts."""
         guard, head = self.services.guard, self.known.maybe_head
         return None if guard is None or head is None else guard.view(head)
 
@@ -156,9 +156,11 @@ class Writer:
         classless: bool | None = None,
         release: Lease | None = None,
         puts: Sequence[Put] = (),
+        beside: Sequence[Commit] = (),
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
-        to release ends with the commit; documents are put by it."""
+        to release ends with the commit; documents are put by it, and other sessions record what
+        is `beside` it."""
         known, lease = self.known, self.lease
         for draft in drafts:
             if draft.temp_ops:
@@ -176,14 +178,16 @@ class Writer:
         answers: Sequence[Committed]
         try:
             if puts:
-                answers, _ = await commit_puts(self.journal, (commit,), puts)
+                answers, _ = await commit_puts(self.journal, (commit, *beside), puts)
                 committed = answers[0]
             else:
-                (committed,) = await self.journal.commit((commit,))
+                committed, *_ = await self.journal.commit((commit, *beside))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        except SessionDeleted:
+        except SessionDeleted as error:
+            if error.key != known.key:
+                raise
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         head = committed.head
@@ -196,7 +200,7 @@ class Writer:
         return committed.events
 
     async def _commit_archived(self, commit: Commit) -> tuple[Event, ...]:
-        """What stands in the store for an archived session decides: how it is kept may be said.
+        """Commit to the stub of an archived session, which decides: how it is kept may be said.
 
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
         it is on its way.

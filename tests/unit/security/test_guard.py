@@ -89,6 +89,7 @@ SYSTEM = {
     "session/history/history.py",
     "session/limpet.py",
     "session/services.py",
+    "session/runs/promotion.py",
     "session/sharing.py",
     "session/writer.py",
 }

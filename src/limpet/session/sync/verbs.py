@@ -147,6 +147,20 @@ def blocking_with_session(
     return without_await(verb)
 
 
+def opening_child(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], SyncSession[Q]]:
+    """Return a verb that gives a child of a session or key, without await."""
+    return without_await(verb)
+
+
+def blocking_with_parent(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session or a key, without await."""
+    return without_await(verb)
+
+
 def with_documents(
     verb: Callable[Concatenate[Any, Documents, P], R],
 ) -> Callable[Concatenate[Any, SyncDocuments, P], R]:
@@ -475,6 +489,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     retention = blocking(StorePolicies.retention)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
+    promotion = blocking(StorePolicies.promotion)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -557,6 +572,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     session = handle(Limpet.session)
     app = bound_app(Limpet.app)
     graph = blocking(Limpet.graph)
+    spawn = opening_child(Limpet.spawn)
+    wait_for_children = blocking_with_parent(Limpet.wait_for_children)
     list = blocking(Limpet.list)
     inbox = blocking(Limpet.inbox)
     status = blocking(Limpet.status)
@@ -579,6 +596,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     export_audit = blocking(Limpet.export_audit)
     learnings = blocking(Limpet.learnings)
     promote = blocking(Limpet.promote)
+    propose = blocking(Limpet.propose)
+    proposals = blocking(Limpet.proposals)
+    decide = blocking(Limpet.decide)
+    recall = blocking(Limpet.recall)
+    withdraw = blocking(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(

@@ -390,7 +390,7 @@ class Link:
 
     @property
     def posts(self) -> bool:
-        """True if the server says nothing by itself."""
+        """True if the server says nothing unasked."""
         return isinstance(self._transport, PostTransport)
 
     def _untrusted(self, error: ssl.SSLError) -> LimpetError | _Unreachable:

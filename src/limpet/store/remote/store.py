@@ -55,7 +55,7 @@ async def open_remote(
 
 
 class RemoteStore:
-    """What every store on a server has beside the calls that are made for its abilities."""
+    """The part of a store on a server that does not depend on its abilities."""
 
     audits_itself = True  # its server records whom it refuses; nobody else writes to its audit
 
