@@ -6,6 +6,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from email.message import Message
 from typing import Any, NamedTuple
 
@@ -59,13 +60,21 @@ def _parsed(body: bytes) -> Any:
         return body
 
 
-async def frames(url: str, path: str, count: int, **headers: str) -> list[dict[str, Any]]:
+async def frames(
+    url: str,
+    path: str,
+    count: int,
+    on_frame: Callable[[], object] = lambda: None,
+    **headers: str,
+) -> list[dict[str, Any]]:
     """The first `count` frames of a stream that are no heartbeats, each with its id if it has one;
-    fewer if the stream ends."""
-    return await asyncio.to_thread(_frames, url + path, count, headers)
+    fewer if the stream ends. `on_frame` is called in another thread."""
+    return await asyncio.to_thread(_frames, url + path, count, on_frame, headers)
 
 
-def _frames(url: str, count: int, headers: dict[str, str]) -> list[dict[str, Any]]:
+def _frames(
+    url: str, count: int, on_frame: Callable[[], object], headers: dict[str, str]
+) -> list[dict[str, Any]]:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     found: list[dict[str, Any]] = []
     request = urllib.request.Request(url, headers=sent)
@@ -78,6 +87,7 @@ def _frames(url: str, count: int, headers: dict[str, str]) -> list[dict[str, Any
             elif name == "data" and json.loads(value) != {"type": "ping"}:
                 found.append({"id": id, "data": json.loads(value)})
                 id = None
+                on_frame()
                 if len(found) == count:
                     return found
     return found

@@ -344,3 +344,18 @@ class PrincipalForm(TypedDict):
     role: str
     app: str | None
     user: str | None
+
+
+class TokenForm(TypedDict):
+    """A session token, which is not shown again."""
+
+    token: str
+    expires_at: str
+
+
+class NewTokenForm(TypedDict):
+    token: str
+
+
+class RevokedTokenForm(TypedDict):
+    revoked: bool

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from limpet.server.limits import BODY_BYTES_MAX
 
+STREAMED: Final = "text/event-stream"
 VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")

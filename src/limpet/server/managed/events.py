@@ -34,7 +34,7 @@ from limpet.model.facts.running.requests import (
     check_answer,
     requests_in,
 )
-from limpet.server.managed import ids
+from limpet.server import ids
 from limpet.server.managed.wire import (
     Answer,
     Json,

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentNotFound, InvalidInput
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.service import Service
 from limpet.session.blobs import get_blob, put_blob

@@ -20,7 +20,8 @@ from limpet.errors import (
     MemoryPreconditionFailed,
 )
 from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
 from limpet.server.managed.wire import (
     Answer,
     Json,

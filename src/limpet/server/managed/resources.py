@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from limpet.errors import DocumentNotFound, InvalidInput
 from limpet.model import Key
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
-from limpet.server.managed import ids
+from limpet.server import ids
 from limpet.server.managed.events import listed_of
 from limpet.server.managed.sessions import (
     MANAGED,

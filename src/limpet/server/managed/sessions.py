@@ -18,7 +18,8 @@ from limpet.errors import InvalidInput
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
 from limpet.model.facts.running.budgets import Budget, granted
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
 from limpet.server.managed.agents import (
     DEFAULT_ENVIRONMENT,
     agent_form,
@@ -75,16 +76,16 @@ class SessionUpdate(msgspec.Struct):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    def at(method: str, path: str, act: Any) -> BaseRoute:
-        return endpoint(service, f"/v1/sessions{path}", method, act)
+    def at(method: str, path: str, act: Any, operation: str | None = None) -> BaseRoute:
+        return endpoint(service, f"/v1/sessions{path}", method, act, operation=operation)
 
     return [
         at("POST", "", create),
         at("GET", "", listed),
         at("GET", "/{session_id}", retrieve),
         at("POST", "/{session_id}", update),
-        at("DELETE", "/{session_id}", delete),
-        at("POST", "/{session_id}/archive", archive),
+        at("DELETE", "/{session_id}", delete, "erase"),
+        at("POST", "/{session_id}/archive", archive, "lifecycle"),
     ]
 
 

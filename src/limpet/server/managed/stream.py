@@ -21,10 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
 from limpet.model import Event
+from limpet.server import ids
 from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS
-from limpet.server.managed import ids
 from limpet.server.managed.events import form_of
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.session import Session
 
@@ -43,6 +44,7 @@ def routes(service: Service) -> list[BaseRoute]:
     return [endpoint(service, path, "GET", stream)]
 
 
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """From now on, or from the event that the client saw last."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0)

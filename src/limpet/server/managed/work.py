@@ -24,7 +24,8 @@ from limpet.errors import (
     SessionLocked,
 )
 from limpet.model import Head, Key, Lease, runnable_us, to_time
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
 from limpet.server.managed.agents import find_environment
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.service import Service

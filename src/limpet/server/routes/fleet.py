@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery
 from limpet.model.facts.phases import PHASES
+from limpet.server import ids
 from limpet.server.forms import (
     AuditForm,
     HeadForm,
@@ -18,7 +19,6 @@ from limpet.server.forms import (
     StatusForm,
     WaitingForm,
 )
-from limpet.server.managed import ids
 from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import (
     Answer,
@@ -30,7 +30,7 @@ from limpet.server.managed.wire import (
     plain,
     to_token,
 )
-from limpet.server.openapi import describe
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.routes.sessions import overview
 from limpet.server.service import Service
 from limpet.session.json_forms import key_form, time_form
@@ -155,7 +155,7 @@ async def audit(call: WireCall) -> Answer:
     return page(items, None if found.cursor is None else to_token(found.cursor))
 
 
-@describe(media_type="text/event-stream")
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""

@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery, NoCheckpoint
 from limpet.model.diff.merge import Policy, Priority
+from limpet.server import ids
 from limpet.server.forms import (
     BisectForm,
     BlameForm,
@@ -38,7 +39,6 @@ from limpet.server.forms import (
     StateForm,
     TraceForm,
 )
-from limpet.server.managed import ids
 from limpet.server.managed.sessions import form_of, load, shown
 from limpet.server.managed.wire import (
     Answer,
@@ -110,8 +110,8 @@ class ChangePhase(msgspec.Struct):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    def at(method: str, path: str, act: Any) -> BaseRoute:
-        return endpoint(service, f"/limpet/v1{path}", method, act)
+    def at(method: str, path: str, act: Any, operation: str | None = None) -> BaseRoute:
+        return endpoint(service, f"/limpet/v1{path}", method, act, operation=operation)
 
     one = "/sessions/{session_id}"
     return [
@@ -119,7 +119,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", f"{one}/diff", diff),
         at("GET", f"{one}/blame", blame),
         at("GET", f"{one}/events", events),
-        at("POST", f"{one}/fork", fork),
+        at("POST", f"{one}/fork", fork, "create"),
         at("POST", f"{one}/rewind", rewind),
         at("POST", f"{one}/merge", merge),
         at("GET", f"{one}/checkpoints", list_checkpoints),
@@ -127,10 +127,10 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", f"{one}/checkpoints/{{number}}/restore", restore),
         at("GET", f"{one}/traces", list_traces),
         at("GET", f"{one}/traces/{{wake_id}}", retrieve_trace),
-        at("GET", f"{one}/export", export),
+        at("GET", f"{one}/export", export, "move"),
         at("POST", f"{one}/requeue", requeue),
-        *[at("POST", f"{one}/{step}", _life(step)) for step in _STEPS],
-        at("POST", f"{one}/unarchive", unarchive),
+        *[at("POST", f"{one}/{step}", _life(step), "lifecycle") for step in _STEPS],
+        at("POST", f"{one}/unarchive", unarchive, "lifecycle"),
         at("POST", f"{one}/bisect", bisect),
         at("GET", f"{one}/lineage", lineage),
         at("POST", "/import", import_session),
