@@ -232,7 +232,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(place: Place) -> None:
             place.url,
             path,
             1_000,
-            lambda: loop.call_soon_threadsafe(seen.set),
+            lambda _: loop.call_soon_threadsafe(seen.set),
             authorization=f"Bearer {token}",
         )
     )

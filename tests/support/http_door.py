@@ -64,16 +64,19 @@ async def frames(
     url: str,
     path: str,
     count: int,
-    on_frame: Callable[[], object] = lambda: None,
+    on_frame: Callable[[Any], object] = lambda _: None,
+    *,
+    until: str = "no such type",
     **headers: str,
 ) -> list[dict[str, Any]]:
     """The first `count` frames of a stream that are no heartbeats, each with its id if it has one;
-    fewer if the stream ends. `on_frame` is called in another thread."""
-    return await asyncio.to_thread(_frames, url + path, count, on_frame, headers)
+    fewer if the stream ends, or after one whose type is `until`. `on_frame` is called with the data
+    of each, in another thread."""
+    return await asyncio.to_thread(_frames, url + path, count, on_frame, until, headers)
 
 
 def _frames(
-    url: str, count: int, on_frame: Callable[[], object], headers: dict[str, str]
+    url: str, count: int, on_frame: Callable[[Any], object], until: str, headers: dict[str, str]
 ) -> list[dict[str, Any]]:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     found: list[dict[str, Any]] = []
@@ -87,7 +90,7 @@ def _frames(
             elif name == "data" and json.loads(value) != {"type": "ping"}:
                 found.append({"id": id, "data": json.loads(value)})
                 id = None
-                on_frame()
-                if len(found) == count:
+                on_frame(found[-1]["data"])
+                if len(found) == count or found[-1]["data"].get("type") == until:
                     return found
     return found

@@ -66,7 +66,6 @@ ARGUMENTS: dict[str, Any] = {
     "at": datetime(2030, 1, 1, tzinfo=UTC),
     "principal": "user:ada",
     "operation": "read",
-    "what": "streams at work",
     "count": 3,
     "limit": 600,
     "retry_after_seconds": 12.5,
