@@ -38,7 +38,7 @@ class EventForm(TypedDict):
     invocation_id: str | None
     correlation_id: str | None
     wake_id: str | None
-    processed: bool | None
+    processed: int | None  # the seq of the event that says so
     processed_at: str | None
     link: str
     partial: bool

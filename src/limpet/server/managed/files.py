@@ -11,7 +11,9 @@ from starlette.routing import BaseRoute
 from limpet.errors import DocumentNotFound, InvalidInput
 from limpet.server import ids
 from limpet.server.managed import shelf
+from limpet.server.managed.forms import DeletedForm, FileForm, FilePageForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.blobs import get_blob, put_blob
 from limpet.session.documents import Document
@@ -20,6 +22,7 @@ from limpet.session.limpet import journal_of
 FILES: Final = "wire_files"
 _NAME_CHARS_MAX: Final = 500
 _FIELD: Final = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MEDIA: Final = re.compile(rb"content-type:\s*([^\r\n;]{1,200})", re.IGNORECASE)
 
 
@@ -33,6 +36,7 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
+@describe(request=bytes, response=FileForm, request_media_type="multipart/form-data")
 async def upload(call: WireCall) -> Answer:
     """It is there once its content is: until then nobody is shown it."""
     name, media, data = _file(await call.raw(), call.request.headers.get("content-type", ""))
@@ -45,6 +49,7 @@ async def upload(call: WireCall) -> Answer:
     return _form(await documents.put(id, value, expect=document.version))
 
 
+@describe(response=FilePageForm)
 async def listed(call: WireCall) -> Answer:
     wanted = call.texts("ids")
 
@@ -57,14 +62,17 @@ async def listed(call: WireCall) -> Answer:
     return {**found, "has_more": found["next_page"] is not None, **edges}
 
 
+@describe(response=FileForm)
 async def retrieve(call: WireCall) -> Answer:
     return _form(await _find(call))
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     return await shelf.remove(call.of_user(FILES), call.path("id"), "file_deleted")
 
 
+@describe(media_type="application/octet-stream")
 async def content(call: WireCall) -> Answer:
     document = await _find(call)
     key = call.of_user(FILES).key(document.name)
@@ -102,5 +110,7 @@ def _file(body: bytes, content_type: str) -> tuple[str, str, bytes]:
             if not 0 < len(name) <= _NAME_CHARS_MAX:
                 raise InvalidInput(f"the name of a file has 1 to {_NAME_CHARS_MAX} characters.")
             shown = media[1].strip().decode("ascii", "replace") if media else ""
-            return name, shown or "application/octet-stream", data
+            if not _MEDIA_TYPE.fullmatch(shown):
+                shown = "application/octet-stream"
+            return name, shown, data
     raise InvalidInput("the form has no part named file.")

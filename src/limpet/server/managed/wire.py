@@ -42,7 +42,7 @@ from limpet.errors import (
     TooManyRequests,
 )
 from limpet.model import Key
-from limpet.security.access import Principal
+from limpet.security.access import Principal, Resource
 from limpet.server import ids
 from limpet.server.access import NOTE, Caller, RouteNote
 from limpet.server.limits import BODY_BYTES_MAX
@@ -51,7 +51,7 @@ from limpet.server.openapi import STREAMED, described
 from limpet.server.requests import read_body
 from limpet.server.service import Service
 from limpet.session.documents import Documents
-from limpet.session.limpet import Limpet
+from limpet.session.limpet import Limpet, journal_of
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -83,6 +83,26 @@ class WireCall:
         self.named_user = caller.user or headers.get(USER_HEADER) or self.text("user")
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
+
+    async def check_owner(self) -> None:
+        """Whoever has a key of one app or user does not name another. Raises AccessDenied, which
+        the audit has."""
+        of = (self.caller.app, self.caller.user)
+        for bound, header, name in zip(of, (APP_HEADER, USER_HEADER), ("app", "user"), strict=True):
+            named = self.request.headers.get(header) or self.text(name) or bound
+            if bound is None or named == bound:
+                continue
+            place = Resource("app", self.app)  # its own: a log for each name would fill the disk
+            client = self.request.client
+            await journal_of(self.service.lp).audit.record(
+                self.caller.principal or self.caller.name,
+                "read",
+                place,
+                allowed=False,
+                code="access_denied",
+                address=None if client is None else client.host,
+            )
+            raise AccessDenied("access_denied", "read", str(place))
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -128,18 +148,20 @@ class WireCall:
         text = self.text(name)
         if text is None:
             return default
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+        number = whole_number(text)
+        if number is None or not 1 <= number <= most:
             raise InvalidQuery(f"{name} is a number from 1 to {most:,}")
-        return int(text)
+        return number
 
     def place(self, name: str) -> int | None:
         """A seq, from 0; None if it is not named. Raises InvalidQuery."""
         text = self.text(name)
         if text is None:
             return None
-        if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        number = whole_number(text)
+        if number is None:
             raise InvalidQuery(f"{name} is the seq of an event")
-        return int(text)
+        return number
 
     def limit(self) -> int:
         return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
@@ -175,6 +197,21 @@ class WireCall:
         if order not in (None, "asc", "desc"):
             raise InvalidQuery("order is asc or desc")
         return default if order is None else order == "asc"
+
+
+def whole_number(text: str) -> int | None:
+    """A number that was sent as text; None if it is none, or one that nothing here counts to."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def place_in(token: str | None) -> int:
+    """The place in a list that a token of ours names; 0 without one. Raises InvalidCursor."""
+    if token is None:
+        return 0
+    number = whole_number(from_token(token))
+    if number is None:
+        raise InvalidCursor
+    return number
 
 
 def page(items: Sequence[Json], next_page: str | None) -> Json:
@@ -214,7 +251,9 @@ def endpoint(
         request_id = f"req_{secrets.token_hex(12)}"
         try:
             caller = await service.caller_of(request)
-            answer = await act(WireCall(service, request, caller))
+            call = WireCall(service, request, caller)
+            await call.check_owner()
+            answer = await act(call)
         except LimpetError as error:
             return _refused(error, request, request_id)
         except ClientDisconnect:

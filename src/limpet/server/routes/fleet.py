@@ -10,6 +10,8 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery
 from limpet.model.facts.phases import PHASES
+from limpet.security.access import Resource
+from limpet.security.guarded_store import STORE
 from limpet.server import ids
 from limpet.server.forms import (
     AuditForm,
@@ -33,7 +35,9 @@ from limpet.server.managed.wire import (
 from limpet.server.openapi import STREAMED, describe
 from limpet.server.routes.sessions import overview
 from limpet.server.service import Service
+from limpet.session.acting import ActingJournal
 from limpet.session.json_forms import key_form, time_form
+from limpet.session.limpet import journal_of
 from limpet.store.protocol import FeedEntry
 
 _SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
@@ -160,6 +164,10 @@ async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""
     after = call.request.headers.get("last-event-id") or call.text("after")
+    journal = journal_of(call.lp)
+    if isinstance(journal, ActingJournal):  # before the headers leave
+        app = call.named_app
+        await journal.guard.check("read", STORE if app is None else Resource("app", app))
     position = await call.lp.position() if after is None else after
     return FeedStream(call, call.lp.watch(app=call.named_app, after=position))
 

@@ -38,8 +38,8 @@ from limpet.server.managed.wire import (
     Json,
     WireCall,
     endpoint,
-    from_token,
     page,
+    place_in,
     plain,
     rfc3339,
     to_token,
@@ -206,7 +206,7 @@ async def search(call: WireCall) -> Answer:
         raise InvalidQuery(f"name a text of at most {_NEEDLE_CHARS_MAX} characters: ?q=refund")
     limit, ascending = call.limit(), call.is_ascending(default=True)
     types, token = call.texts("types") or None, call.text("page")
-    place = 0 if token is None else _seq(from_token(token))
+    place = place_in(token)
     if not ascending and place == 0:
         place = session.version + 1
     matches: list[Json] = []
@@ -249,12 +249,6 @@ def _texts(value: Any) -> list[str]:
         elif isinstance(each, int | float):
             found.append(str(each).casefold())
     return found
-
-
-def _seq(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise InvalidQuery("page is not of this list: pass next_page unchanged")
-    return int(text)
 
 
 @describe(response=ReportForm)
@@ -368,10 +362,9 @@ class LogStream(EventStream[Event]):
 async def issue_token(call: WireCall) -> Answer:
     """A token for this session, as the principal that asks. It is not made with a token: a chain of
     them ends."""
-    tokens, body = _tokens(call), await call.body(IssueToken)
+    session, tokens, body = await load(call), _tokens(call), await call.body(IssueToken)
     if call.caller.token is not None:
         raise InvalidInput("a token is made with a key, not with a token. Rotate the one you have.")
-    session = await load(call)
     try:
         lifetime = timedelta(seconds=body.lifetime_seconds)
     except (OverflowError, ValueError):
