@@ -80,7 +80,7 @@ class StoreDoor:
     def __init__(self, lp: Limpet, meter: Meter, share: KeyShare) -> None:
         self._lp, self._meter, self._share = lp, meter, share
         self.server = secrets.token_hex(8)
-        self._clients: dict[tuple[str, str], Client] = {}
+        self._clients: dict[tuple[str | None, ...], Client] = {}
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.pulse = Pulse(lp)
@@ -122,9 +122,10 @@ class StoreDoor:
         return encode(Answers(journal_of(caller.lp).now_us(), tuple(answers), news))
 
     def client(self, connection: WebSocket | Request, caller: Caller) -> Client:
-        """What is remembered of a client. Its id is a secret of its own, and goes with its name."""
+        """What is remembered of a client. Its id is a secret, and goes with who it is."""
         id = connection.headers.get(CLIENT_HEADER) or secrets.token_hex(16)
-        of = (caller.name, id[:64])
+        role = None if caller.principal is None else caller.principal.role
+        of = (caller.app, caller.name, role, id[:64])
         now = time.monotonic()
         client = self._clients.pop(of, None) or Client()
         client.seen = now

@@ -52,9 +52,13 @@ async def upload(call: WireCall) -> Answer:
 @describe(response=FilePageForm)
 async def listed(call: WireCall) -> Answer:
     wanted = call.texts("ids")
+    after, before = call.text("after_id"), call.text("before_id")  # of earlier clients
 
     def keep(document: Document) -> bool:
-        return document.value["hash"] is not None and (not wanted or document.name in wanted)
+        name = document.name  # they sort by the time that they were made at
+        if (after is not None and name <= after) or (before is not None and name >= before):
+            return False
+        return document.value["hash"] is not None and (not wanted or name in wanted)
 
     found = await shelf.listed(call, call.of_user(FILES), _form, keep=keep)
     data = found["data"]
