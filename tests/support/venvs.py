@@ -20,6 +20,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 FRAMEWORKS: Final = (
     "adk",
+    "agent-framework",
+    "agent-libraries",
+    "analytics",
+    "claude-agent-sdk",
     "anthropic-0",
     "anthropic-1",
     "langgraph",

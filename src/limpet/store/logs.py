@@ -1,4 +1,4 @@
-"""What the stores log: their loggers, what counts as a slow commit, the name of an error.
+"""Logging of the stores: their loggers, what counts as a slow commit, the name of an error.
 
 A message begins with words that stay, followed by fields: `slow commit: store=… seconds=…`. It
 never holds a body, state or a password. An error is logged by its type only, since its words may
@@ -17,6 +17,7 @@ SLOW_COMMIT_SECONDS: Final = 1.0  # a batch that took longer is logged as a warn
 
 SQLITE: Final = logging.getLogger("limpet.store.sqlite")
 POSTGRES: Final = logging.getLogger("limpet.store.postgres")
+FILES: Final = logging.getLogger("limpet.store.files")
 REMOTE: Final = logging.getLogger("limpet.store.remote")
 
 

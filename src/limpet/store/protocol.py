@@ -1,4 +1,4 @@
-"""What a store promises. Sessions, harnesses and doors rely on these words and on nothing else.
+"""The promises of a store. Sessions, harnesses and doors rely on these words and on nothing else.
 
 A store keeps logs and what is folded from them. It decides nothing about meaning: drafts arrive
 prepared, folding is the model's. The contract suite in `limpet.testing` holds every store to
@@ -186,7 +186,7 @@ class Store(Protocol):
     async def names_since(
         self, key: Key, seq: int, names: Sequence[str]
     ) -> Mapping[str, NameSince]:
-        """What app: and user: names were before the session changed them after event `seq`.
+        """Return what app: and user: names were before the session changed them after event `seq`.
 
         From one instant. Names that it did not change since are left out. Another session changed
         a name since if it did so at that event's time or later; if its log is gone, it counts as
@@ -445,6 +445,31 @@ class Compacts(Protocol):
 
 
 @runtime_checkable
+class DerivesFiles(Protocol):
+    """A store that keeps files for people beside its log. It knows where and which are out of
+    date; `limpet.session.move.mirror` writes them."""
+
+    @property
+    def derived_directory(self) -> Path | None:
+        """The directory of these files; None: this store has none, since it is sealed or read."""
+        ...
+
+    async def compact_log(self) -> None:
+        """Compact the whole log now. Durable when it returns; events stay where readers, the feed
+        and cursors find them."""
+        ...
+
+    def take_changed(self) -> tuple[Key, ...]:
+        """The living sessions that were written to since this was last asked. What was deleted or
+        erased has no files any more."""
+        ...
+
+    def listen_compaction(self, heard: Callable[[], None]) -> None:
+        """Call `heard`, on a thread of the store's own, after each compaction."""
+        ...
+
+
+@runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
 
@@ -482,8 +507,8 @@ class Channel(Protocol):
         ...
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        """What has come since the last call for sessions that are wanted. The partials of one
-        publisher are in its order. No I/O to speak of."""
+        """Return what came since the last call, for wanted sessions. The partials of one publisher
+        are in its order. No I/O to speak of."""
         ...
 
     async def unsubscribe(self) -> None:
@@ -795,7 +820,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> tuple[bytes, int, bytes, int, int]:
-        """What a store keeps of it."""
+        """The values that a store keeps of it."""
         return (self.key_hash, self.version, self.link, self.erased_us, self.forks_kept)
 
     def __str__(self) -> str:
