@@ -10,7 +10,7 @@
     │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
-    │   ├── AccessDenied · CrossSessionAccessDenied
+    │   ├── AccessDenied · CrossSessionAccessDenied · TooManyRequests
     │   └── TokenError          TokenInvalid · TokenExpired · TokenRevoked · TokenSessionInvalid
     │                           TokenUserMismatch · TokenAddressMismatch · RateLimited
     │                           RequestSuspicious · TokenReplayed
@@ -461,6 +461,14 @@ class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=
             f"this session has used its {self.limit:,} requests of {self.operation!r} for now. "
             f"Try again in {self.retry_after_seconds:.0f} s."
         )
+
+
+class TooManyRequests(AccessError, code="request.too_many", status=429, retryable=True):
+    template = """this key has {count:,} {what}, and no more are accepted at a time. Nothing was
+        stored. Try again in {retry_after_seconds:.0f} s."""
+    what: str
+    count: int
+    retry_after_seconds: float
 
 
 class RequestSuspicious(TokenError, code="access.suspicious", status=403):

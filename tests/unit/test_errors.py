@@ -66,6 +66,7 @@ ARGUMENTS: dict[str, Any] = {
     "at": datetime(2030, 1, 1, tzinfo=UTC),
     "principal": "user:ada",
     "operation": "read",
+    "count": 3,
     "limit": 600,
     "retry_after_seconds": 12.5,
     "signals": ("address",),

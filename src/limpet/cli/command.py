@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -52,7 +53,12 @@ class StoreArgument(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def opened(
-        self, *, writes: bool = True, creates: bool = False, archive: str | None = None
+        self,
+        *,
+        writes: bool = True,
+        creates: bool = False,
+        archive: str | None = None,
+        policies: Path | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
         """The open store: read-only without `writes`; a missing one is made with `creates`."""
         keys, keyring = _KEYS.get()
@@ -66,7 +72,9 @@ class StoreArgument(msgspec.Struct, frozen=True):
         if writes and not creates:
             await refuse_missing(self.url)
         if writes:
-            opening = limpet.Limpet(self.url, archive=archive, keys=keys, keyring=keyring)
+            opening = limpet.Limpet(
+                self.url, archive=archive, keys=keys, keyring=keyring, policies=policies
+            )
         else:
             opening = await self._looked_at(archive, keys, keyring)
         async with opening as lp:

@@ -38,7 +38,7 @@ class EventForm(TypedDict):
     invocation_id: str | None
     correlation_id: str | None
     wake_id: str | None
-    processed: bool | None
+    processed: int | None  # the seq of the event that says so
     processed_at: str | None
     link: str
     partial: bool
@@ -344,3 +344,18 @@ class PrincipalForm(TypedDict):
     role: str
     app: str | None
     user: str | None
+
+
+class TokenForm(TypedDict):
+    """A session token, which is not shown again."""
+
+    token: str
+    expires_at: str
+
+
+class NewTokenForm(TypedDict):
+    token: str
+
+
+class RevokedTokenForm(TypedDict):
+    revoked: bool

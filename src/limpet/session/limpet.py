@@ -1126,7 +1126,11 @@ class Limpet:
         """
         from limpet.session.move.import_export import check_path, import_session
 
-        return await import_session(self._journal, check_path(path))
+        path, guard = check_path(path), self._services.guard
+        if guard is not None:  # before the file of a stranger is looked at
+            of = guard.principal
+            await self._services.approved_app("move", of.app, of.user)
+        return await import_session(self._journal, path)
 
     async def copy(
         self,

@@ -10,6 +10,9 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery
 from limpet.model.facts.phases import PHASES
+from limpet.security.access import Resource
+from limpet.security.guarded_store import STORE
+from limpet.server import ids
 from limpet.server.forms import (
     AuditForm,
     HeadForm,
@@ -18,7 +21,6 @@ from limpet.server.forms import (
     StatusForm,
     WaitingForm,
 )
-from limpet.server.managed import ids
 from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import (
     Answer,
@@ -30,10 +32,12 @@ from limpet.server.managed.wire import (
     plain,
     to_token,
 )
-from limpet.server.openapi import describe
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.routes.sessions import overview
 from limpet.server.service import Service
+from limpet.session.acting import ActingJournal
 from limpet.session.json_forms import key_form, time_form
+from limpet.session.limpet import journal_of
 from limpet.store.protocol import FeedEntry
 
 _SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
@@ -155,11 +159,15 @@ async def audit(call: WireCall) -> Answer:
     return page(items, None if found.cursor is None else to_token(found.cursor))
 
 
-@describe(media_type="text/event-stream")
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""
     after = call.request.headers.get("last-event-id") or call.text("after")
+    journal = journal_of(call.lp)
+    if isinstance(journal, ActingJournal):  # before the headers leave
+        app = call.named_app
+        await journal.guard.check("read", STORE if app is None else Resource("app", app))
     position = await call.lp.position() if after is None else after
     return FeedStream(call, call.lp.watch(app=call.named_app, after=position))
 
