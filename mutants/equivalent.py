@@ -27,6 +27,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "return given if given is None or type(given) in (int, float) else -1.0 -> return given if given is None or type(given) in (int, float) else -2.0",
     ): "Anything below 0 is refused.",
     (
+        "limpet.security.roles",
+        "RoleRules",
+        "revision = 0 -> revision = 1",
+    ): "Roles never change, so the number says nothing.",
+    (
         "limpet.runtime.run",
         "",
         "_TRIES: Final = 4 -> _TRIES: Final = 5",
