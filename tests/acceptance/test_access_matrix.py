@@ -308,6 +308,15 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
             lambda c: c.lp.policies.checkpointing(c.key.app, limpet.CheckpointPolicy()),
         ),
         "retention": ("app policy", lambda c: c.lp.policies.retention(c.key.app, events=1_000)),
+        "switch_tool": (
+            "app policy",
+            lambda c: c.lp.policies.switch_tool(c.key.app, "search", limpet.ToolSwitch(open=True)),
+        ),
+        "fresh_evidence": (
+            "app policy",
+            lambda c: c.lp.policies.fresh_evidence(c.key.app, 60),
+        ),
+        "switches": ("app read", lambda c: c.lp.policies.switches(c.key.app)),
         "gates": ("store", lambda c: c.lp.policies.gates("agent", limpet.Gates())),
         "gates_of": ("store read", lambda c: c.lp.policies.gates_of("agent")),
         "promotion": (

@@ -175,6 +175,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$expiries": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
+    "$$switches": Room("read", "policy", _named),
 }
 _COLLECTION: Final = Room("read", "write")
 

@@ -100,6 +100,7 @@ from limpet.store.open import TLS, open_store, scheme_of
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
+    DerivesFiles,
     Erasure,
     Erasures,
     FeedEntry,
@@ -252,6 +253,10 @@ class Limpet:
         if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
             journal.reopen = self._store_again
         self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
+        if isinstance(store, DerivesFiles) and store.derived_directory is not None:
+            from limpet.session.move.mirror import DerivedFiles
+
+            journal.derived = DerivedFiles(self._opened, store)
         return self
 
     async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
