@@ -59,6 +59,7 @@ from limpet.store.files.lines import (
     NameLine,
     PinLine,
     SnapshotLine,
+    changes_by_sets,
     changes_of,
     encode_line,
 )
@@ -81,7 +82,7 @@ from limpet.store.sqlite.writer import (
 )
 from limpet.store.system import in_thread, is_full_disk, reported
 
-_SALTS: Final = 64  # taken from the system at a time
+_SALTS: Final = 1_024  # taken from the system at a time
 
 
 class FilesView:
@@ -154,6 +155,8 @@ class FilesBatch:
         plan = self.plan
         marks = (len(plan.records), len(plan.writes), len(plan.pins))
         answers = plan.add(commits)
+        if len(commits) == 1 and self._add_plain(commits[0], marks):
+            return answers
         records = plan.records[marks[0] :]
         lines: list[LogLine] = []
         last = {key: place for place, (key, _) in enumerate(records)}
@@ -188,6 +191,23 @@ class FilesBatch:
             group(lines)
             self.lines += lines
         return answers
+
+    def _add_plain(self, commit: Commit, marks: tuple[int, int, int]) -> bool:
+        """The common case on the hot path: one event of a session that is there, and nothing else.
+        False: it is something else."""
+        plan, key = self.plan, commit.key
+        counts = (len(plan.records), len(plan.writes), len(plan.pins))
+        if counts != (marks[0] + 1, marks[1], marks[2]) or commit.release is not None:
+            return False
+        row, before, fields = self._stand(key)
+        if before is None:
+            return False
+        rec, fold, at = plan.records[-1][1], plan.folds[key], len(self.lines)
+        line, _ = self._event_line(row, key, rec, before, fields, fold)
+        self._recorded[at], self._heads[at] = rec, fold.head
+        self._now[key] = (row, fold.head, fold.fields)
+        self.lines.append(line)
+        return True
 
     def _stand(self, key: Key) -> tuple[int, Head | None, Any]:
         """row, head and fields of a session as this batch leaves it so far."""
@@ -239,7 +259,9 @@ class FilesBatch:
             if fields is None:  # a new session
                 base = self.plan.bases.get(key)
                 fields = {} if base is None else base.fields
-            if described := changes_of(fields, draft.plain_ops):
+            if draft.sets is not None:
+                changes = Raw(encode_line(changes_by_sets(fields, draft.sets)))
+            elif described := changes_of(fields, draft.plain_ops):
                 changes = Raw(encode_line(described))
             if final is not None:
                 fields = final.fields
