@@ -172,7 +172,10 @@ async def backup(
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The backup.")],
     target: Annotated[
-        str, typer.Argument(metavar="STORE", help="What to restore to: support.db, or files:///support.")
+        str,
+        typer.Argument(
+            metavar="STORE", help="What to restore to: support.db, or files:///support."
+        ),
     ],
     screen: Display,
     *,

@@ -47,7 +47,7 @@ from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.cache import CachedScope, CachedSession
 from limpet.store.coding import bodies
-from limpet.store.coding.codec import UNHELD, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready
 from limpet.store.files.compaction import Compaction
 from limpet.store.files.index import IndexedSession
@@ -186,6 +186,7 @@ class FilesBatch:
                 lines.append(lease_line(self._stand(key)[0], head))
         for key, number, fold in plan.pins[marks[2] :]:
             row = self._stand(key)[0]
+            lines.append(snapshot_line(row, fold, self._codec))
             lines.append(PinLine(row=row, seq=fold.head.version, number=number))
         if lines:
             group(lines)
@@ -380,6 +381,14 @@ _ANY: Final = Head(Key("x", "x", "x"), "", 0, b"", 0, 0, 0)  # stands for a head
 def lease_line(row: int, head: Head) -> LeaseLine:
     line = LeaseLine(row=row, fence=head.fence, lease_us=head.lease_us, worker=head.worker)
     line.leased_us = head.leased_us
+    return line
+
+
+def snapshot_line(row: int, fold: Fold, codec: Codec) -> SnapshotLine:
+    """The state of a session as a line. Raises Unready."""
+    seq, packed, size = bodies.packed_snapshot(fold, codec)
+    line = SnapshotLine(row=row, seq=seq, size=size)
+    line.put(*packed)
     return line
 
 
@@ -600,7 +609,6 @@ class FilesWriter(threading.Thread):
     def _snapshot(self) -> None:
         """Write some snapshots: folds beside the log, so that a load need not read all of it."""
         lines: list[LogLine] = []
-        taken: list[CachedSession] = []
         with self.state.lock:
             for row in list(self._due)[:SNAPSHOTS_PER_BATCH]:
                 entry, live = self._due.pop(row)
@@ -608,14 +616,11 @@ class FilesWriter(threading.Thread):
                 if not current or self.state.index.by_row.get(row) is not entry:
                     continue
                 try:
-                    seq, packed, size = bodies.packed_snapshot(live.fold, self.state.codec)
+                    line = snapshot_line(row, live.fold, self.state.codec)
                 except (Unready, RecursionError, ValueError, TypeError):
                     continue  # it costs time and never data
-                line = SnapshotLine(row=row, seq=seq, size=size)
-                line.put(packed[0], packed[1], packed[2])
                 lines.append(line)
-                taken.append(live)
-                live.snapshot_bytes, live.delta_bytes = size, 0
+                live.snapshot_bytes, live.delta_bytes = line.size, 0
             if lines:
                 self.state.put(lines)
 
