@@ -150,9 +150,7 @@ def main(rounds: int = 5) -> None:
             print(f"W6 {name}: {size:.2f} × payload")
     with TemporaryDirectory() as folder:
         seconds, size, closing = asyncio.run(_many(_STORES["files"].format(folder)))
-        print(
-            f"{_MANY:,} sessions: open {seconds:.2f} s, {size:.0f} bytes each, close {closing:.2f} s"
-        )
+        print(f"{_MANY:,} sessions: open {seconds:.2f} s, close {closing:.2f} s, {size:.0f} B each")
 
 
 if __name__ == "__main__":

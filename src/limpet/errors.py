@@ -21,7 +21,7 @@
     │   ├── ShareNotFound
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
-    │   ├── MemoryPreconditionFailed · HeartbeatRefused
+    │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -31,7 +31,7 @@
     │                           RequestMismatch · ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
-    │   ├── ScopeFull
+    │   ├── ScopeFull · TooLittleFeedback
     │   └── MigrationError      MigrationMissing · MigrationAmbiguous · MigrationFailed
     │                           SchemaIncompatible (all: a SessionError too)
     ├── GraphError          a graph cannot be compiled, run, resumed or bound to a session
@@ -807,6 +807,19 @@ class PromotionRefused(SessionError, code="promotion.refused"):
         )
 
 
+class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", status=404):
+    template = """there is no proposal {id!r}: it was erased with its session, or never made. See
+    lp.proposals()."""
+    id: str
+
+
+class ProposalDecided(SessionError, code="promotion.decided"):
+    template = """proposal {id!r} is {decision} already. A decision stands; lp.withdraw removes what
+    a session contributed, and lp.propose proposes again."""
+    id: str
+    decision: str
+
+
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):
     template = """session {key} has no blob {hash}. Pass the Ref that s.blobs.put of this session
     returned; a fork loses its parent's blobs when the parent is erased."""
@@ -1007,6 +1020,13 @@ class ScopeFull(StateError, code="scope.full"):
             f"Nothing was written: delete {'user' if self.user else 'app'}: names that are not "
             "needed, reuse a name, or keep the values in a session's own fields."
         )
+
+
+class TooLittleFeedback(StateError, code="feedback.too_little"):
+    template = """{found} sessions have feedback, and a model is trained on {minimum} or more.
+    Nothing was changed: train again when users have rated more sessions."""
+    found: int
+    minimum: int
 
 
 class IntegrityViolation(StateError, code="integrity.violation", status=500):

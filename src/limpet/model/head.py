@@ -41,6 +41,7 @@ from limpet.model.facts.running import (
     requests,
     runs,
     setup,
+    spawned,
     waiting,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -72,6 +73,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     children.CHILD_RELEASED: children.fold_ended,
     children.DELEGATED: children.fold_delegated,
     children.DELEGATION_ENDED: children.fold_delegation_ended,
+    spawned.CHILD_SPAWNED: spawned.fold_spawned,
+    spawned.CHILD_DONE: spawned.fold_done,
     budgets.GRANTED: budgets.fold_granted,
     budgets.RESERVED: budgets.fold_reserved,
     budgets.SETTLED: budgets.fold_settled,
@@ -114,6 +117,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     children.CHILD_CREATED: children.check_created,
     children.CHILD_RELEASED: children.check_ended,
     CHILD_ENDED: children.check_ended,
+    spawned.CHILD_SPAWNED: spawned.check_spawned,
     budgets.RESERVED: budgets.check,
     budgets.LENT: budgets.check,
     budgets.RETURNED: budgets.check_returned,

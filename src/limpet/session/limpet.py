@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +96,7 @@ from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
-from limpet.store.open import TLS, open_store
+from limpet.store.open import TLS, open_store, scheme_of
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
@@ -110,7 +118,7 @@ if TYPE_CHECKING:
     import typing_extensions
 
     from limpet.model.envelope.record import Envelope
-    from limpet.model.facts.running.requests import RequestKind
+    from limpet.model.facts.running.requests import WaitingKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.security.access import Principal
@@ -124,6 +132,8 @@ if TYPE_CHECKING:
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.learnings import Learning
+    from limpet.session.runs.promotion import MemoryItem, Proposal, ProposalStatus
+    from limpet.session.runs.spawn import Children
 
 S = TypeVar("S", bound="State")
 A = TypeVar("A")
@@ -133,6 +143,7 @@ else:
     T = TypeVar("T")
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
+_REOPENED: Final = frozenset({"sqlite", "postgresql", "postgres"})  # what a URL can open twice
 _EACH_PAGE: Final = 200  # heads that `each` reads at a time
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
@@ -211,6 +222,7 @@ class Limpet:
 
             policies = CedarPolicies(self._policies)  # before the store: they may be refused
         store, self._ready = self._ready, None
+        given = store is not None
         provenance = self._provenance
         if self._keys is not None:
             from limpet.security.binding import open_sealed
@@ -236,12 +248,31 @@ class Limpet:
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
+        if policies is not None:
+            policies.now_us = store.now_us
+        if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
+            journal.reopen = self._store_again
         self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
         if isinstance(store, DerivesFiles) and store.derived_directory is not None:
             from limpet.session.move.mirror import DerivedFiles
 
             journal.derived = DerivedFiles(self._opened, store)
         return self
+
+    async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
+        """Open the same store once more, for another event loop; and how to close it."""
+        if self._keys is None:
+            store = await open_store(self.url)
+            return store, store.close
+        from limpet.security.binding import open_sealed
+
+        store, seal = await open_sealed(self.url, self._keys, self._keyring)
+
+        async def close() -> None:
+            await store.close()
+            await seal.close()
+
+        return store, close
 
     async def __aexit__(
         self,
@@ -267,15 +298,16 @@ class Limpet:
         elif self._ready is not None:
             await self._ready.close()
 
-    def acting_as(self, principal: Principal) -> Limpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> Limpet:
         """Return the same verbs for a principal: every read and write is checked.
 
         What it writes has `principal.id` as actor; another is refused. Lists, feeds and claims show
         only what the principal may see. It shares everything with this Limpet, and closing it
         closes nothing. Of an acting one, only a principal that may do no more can be made. Raises
-        AccessDenied.
+        AccessDenied. `address` is where the requests come from, for policies and the audit.
         """
         from limpet.security.access import Principal
+        from limpet.security.tokens import check_address
         from limpet.session.acting import acting_as
 
         if not isinstance(principal, Principal):
@@ -283,7 +315,7 @@ class Limpet:
                 f"acting_as takes a limpet.Principal, not {described(principal)}. Make one: "
                 "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
             )
-        return self._with(acting_as(self._services, principal))
+        return self._with(acting_as(self._services, principal, check_address(address)))
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -692,6 +724,56 @@ class Limpet:
             raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
         return await session_graph(self._journal.store, key_of(root), limit)
 
+    async def spawn(
+        self,
+        parent: AnyKey | Session[Any],
+        *,
+        task: str | Mapping[str, Any],
+        fields: Iterable[str] = (),
+        tools: Iterable[str] = (),
+        budget_fraction: float = 0.25,
+        id: str | None = None,
+        actor: str | None = None,
+    ) -> Session[Any]:
+        """Begin a child of an active session, from outside of its turns; turns use delegate.
+
+        The child has the `task` as its first message, copies of these `fields` of its parent, these
+        of its `tools` and no others, and `budget_fraction` of what is left of its budget. It is of
+        the same app and user, in a task of its own, and kept as long as its parent is. When it
+        ends, its parent learns of it in the same commit, and has back what is left; until then the
+        parent cannot be completed. The same `id` and task return the same child.
+
+        Raises SessionEnded, SessionSuspended, ToolAuthorizationFailed, BudgetReached; SessionExists
+        if the id has another task.
+        """
+        from limpet.session.runs.spawn import spawn
+
+        return await spawn(
+            self._services,
+            parent.key if isinstance(parent, Session) else key_of(parent),
+            task=task,
+            fields=fields,
+            tools=tools,
+            budget_fraction=budget_fraction,
+            id=id,
+            actor=check_actor(actor),
+        )
+
+    async def wait_for_children(
+        self,
+        parent: AnyKey | Session[Any],
+        timeout: float | None = None,  # noqa: ASYNC109  # what is done by then is returned
+    ) -> Children:
+        """Return the outputs of all children of a session when the last one has ended.
+
+        After `timeout` seconds it returns which are done by then and which are pending; with 0 it
+        does not wait. Nothing is lost if the process dies: another one asks again.
+        """
+        from limpet.session.runs.spawn import wait_for_children
+
+        key = parent.key if isinstance(parent, Session) else key_of(parent)
+        return await wait_for_children(self._journal, key, timeout)
+
     async def list(
         self,
         *,
@@ -792,22 +874,24 @@ class Limpet:
         app: str | None = None,
         *,
         user: str | None = None,
-        kind: RequestKind | None = None,
+        kind: WaitingKind | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Waiting]:
         """A page of requests that wait for an answer, the oldest first: of all apps, of one, of a
-        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch").
+        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch"), and after
+        them the proposals that wait for a person ("promotion").
 
-        Answer with confirm, answer or resolve of `lp.session(waiting.key)`. The cost grows with
-        what waits, not with the store. A page may be short before the last: go on while there is a
-        cursor.
+        Answer with confirm, answer or resolve of `lp.session(waiting.key)`; about a proposal, with
+        `lp.decide(waiting.request.id, …)`. The cost grows with what waits and with the proposals
+        that were ever made, not with the store. A page may be short before the last: go on while
+        there is a cursor.
         """
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
 
         query = WaitingQuery(app=app, user=user, kind=kind)
-        return await inbox_page(self._journal, query, limit=limit, cursor=cursor)
+        return await inbox_page(self._services, query, limit=limit, cursor=cursor)
 
     async def status(self, app: str | None = None) -> StoreStatus:
         """How many sessions there are, by status and phase, and how many are due, leased, blocked
@@ -1129,7 +1213,7 @@ class Limpet:
         try:
             return await erase_session(services, of, forks, by)
         except SessionHasForks as error:
-            raise SessionHasForks(of, self._services.visible(error.forks)) from None
+            raise SessionHasForks(of, await self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1146,9 +1230,10 @@ class Limpet:
 
         key_of(Key(app, user, "any"))  # refuses what could not be one
         by = self._services.eraser(check_actor(actor))
-        services = await self._services.approved_app("erase", app, user)
+        services = await self._services.approved_user_end(app, user)
         done, visible = await erase_user(services, app, user, by), self._services.visible
-        return replace(done, forks=visible(done.forks), children=visible(done.children))
+        forks, children = await visible(done.forks), await visible(done.children)
+        return replace(done, forks=forks, children=children)
 
     # --- the audit ---------------------------------------------------------------------------
 
@@ -1225,9 +1310,76 @@ class Limpet:
         of = None if session is None else key_of(session)
         return await promote(self._services, agent, learning, session=of, actor=check_actor(actor))
 
+    async def propose(
+        self,
+        text: str,
+        *,
+        provenance: AnyKey,
+        confidence: float,
+        to: str,
+        ttl: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Proposal:
+        """Propose something that a session found out to the memory of an agent ("agent:NAME") or
+        an organisation ("org:NAME").
+
+        The gates of that memory judge it (lp.policies.promotion): without others, a person decides,
+        whom `lp.inbox` shows it to. What is accepted leaves the memory after `ttl`, or when the
+        gates say so. The session records proposal and decision.
+        """
+        from limpet.session.runs.promotion import propose
+
+        return await propose(
+            self._services,
+            text,
+            provenance=key_of(provenance),
+            confidence=confidence,
+            to=to,
+            ttl=ttl,
+            actor=check_actor(actor),
+        )
+
+    async def proposals(
+        self, status: ProposalStatus | None = None, *, session: AnyKey | None = None
+    ) -> tuple[Proposal, ...]:
+        """Return what was proposed, the oldest first: open, accepted, refused, expired, withdrawn;
+        of one session or of all."""
+        from limpet.session.runs.promotion import proposals
+
+        of = None if session is None else key_of(session)
+        return await proposals(self._services, status, of)
+
+    async def decide(
+        self, proposal: Proposal | str, *, accept: bool, reason: str, actor: str | None = None
+    ) -> Proposal:
+        """Decide about an open proposal, or its id. The other gates are asked too: what they do not
+        let pass is refused, with their reason. Raises ProposalNotFound, ProposalDecided."""
+        from limpet.session.runs.promotion import decide
+
+        by = check_actor(actor)
+        return await decide(self._services, proposal, accept=accept, reason=reason, actor=by)
+
+    async def recall(self, to: str) -> tuple[MemoryItem, ...]:
+        """Return the items in the memory of an agent or organisation that have not expired."""
+        from limpet.session.runs.promotion import recall
+
+        return await recall(self._journal, to)
+
+    async def withdraw(
+        self, session: AnyKey, *, reason: str = "withdrawn", actor: str | None = None
+    ) -> int:
+        """Remove everything that one session contributed to any memory, also after it was deleted.
+        Returns how many items went. Who may erase the session may do this."""
+        from limpet.session.runs.promotion import withdraw
+
+        key = key_of(session)
+        services = await self._services.approved_end(key)
+        by = self._services.eraser(check_actor(actor))
+        return await withdraw(services, key, reason, by)
+
     async def memory_of(self, agent: str) -> str:
         """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
-        from limpet.session.runs.learnings import memory_text
+        from limpet.session.runs.promotion import memory_text
 
         return await memory_text(self._journal, agent)
 

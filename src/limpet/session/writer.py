@@ -156,9 +156,11 @@ class Writer:
         classless: bool | None = None,
         release: Lease | None = None,
         puts: Sequence[Put] = (),
+        beside: Sequence[Commit] = (),
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
-        to release ends with the commit; documents are put by it."""
+        to release ends with the commit; documents are put by it, and other sessions record what
+        is `beside` it."""
         known, lease = self.known, self.lease
         for draft in drafts:
             if draft.temp_ops:
@@ -176,14 +178,16 @@ class Writer:
         answers: Sequence[Committed]
         try:
             if puts:
-                answers, _ = await commit_puts(self.journal, (commit,), puts)
+                answers, _ = await commit_puts(self.journal, (commit, *beside), puts)
                 committed = answers[0]
             else:
-                (committed,) = await self.journal.commit((commit,))
+                committed, *_ = await self.journal.commit((commit, *beside))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        except SessionDeleted:
+        except SessionDeleted as error:
+            if error.key != known.key:
+                raise
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         head = committed.head

@@ -32,7 +32,16 @@ from limpet.model.facts import (
     timeouts,
     timers,
 )
-from limpet.model.facts.running import budgets, children, endings, memory, requests, runs, setup
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    endings,
+    memory,
+    requests,
+    runs,
+    setup,
+    spawned,
+)
 from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
@@ -218,13 +227,29 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     ),
     children.CHILD_RELEASED: _CHILD,
     children.DELEGATED: shape(
-        {"uid": Id, "tools": list[str]},
+        {"uid": Id, "tools": list[str], "task_hash": str, "lent": shape(**_AMOUNTS)},
         app=KeyPart,
         user=KeyPart,
         id=KeyPart,
         depth=Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)],
     ),
     CHILD_ENDED: _CHILD,
+    spawned.CHILD_SPAWNED: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        task_hash=str,
+    ),
+    spawned.CHILD_DONE: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        account=shape({"limit": _LIMITS}, **_AMOUNTS),
+    ),
     budgets.GRANTED: shape(_AMOUNTS, _BudgetCheck),
     budgets.RESERVED: _RESERVED,
     budgets.SETTLED: _RESERVED,
@@ -376,6 +401,8 @@ _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     labels.LABELED: lambda data: _check_labels(data.labels),
     children.CHILD_CREATED: lambda data: Key(data.app, data.user, data.child),
     children.DELEGATED: lambda data: Key(data.app, data.user, data.id),
+    spawned.CHILD_SPAWNED: lambda data: Key(data.app, data.user, data.child),
+    spawned.CHILD_DONE: lambda data: Key(data.app, data.user, data.child),
     relations.RELATED: lambda data: Key(data.app, data.user, data.id),
     shares.SHARE_RECEIVED: lambda data: Key(data.source.app, data.source.user, data.source.id),
     timeouts.TIMEOUTS_SET: lambda data: _check_timeouts(data.timeouts),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
@@ -143,6 +144,20 @@ def blocking_with_session(
     verb: Callable[Concatenate[Any, Session[Any], P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
     """Return a verb whose first argument is a session, without await."""
+    return without_await(verb)
+
+
+def opening_child(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], SyncSession[Q]]:
+    """Return a verb that gives a child of a session or key, without await."""
+    return without_await(verb)
+
+
+def blocking_with_parent(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session or a key, without await."""
     return without_await(verb)
 
 
@@ -472,8 +487,12 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    switch_tool = blocking(StorePolicies.switch_tool)
+    fresh_evidence = blocking(StorePolicies.fresh_evidence)
+    switches = blocking(StorePolicies.switches)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
+    promotion = blocking(StorePolicies.promotion)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -518,9 +537,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def acting_as(self, principal: Principal) -> SyncLimpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> SyncLimpet:
         acting = SyncLimpet.__new__(SyncLimpet)
-        Facade.__init__(acting, self._loop.call(self._of.acting_as, principal), self._loop)
+        made = self._loop.call(partial(self._of.acting_as, principal, address=address))
+        Facade.__init__(acting, made, self._loop)
         acting._owns_loop = False
         return acting
 
@@ -555,6 +575,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     session = handle(Limpet.session)
     app = bound_app(Limpet.app)
     graph = blocking(Limpet.graph)
+    spawn = opening_child(Limpet.spawn)
+    wait_for_children = blocking_with_parent(Limpet.wait_for_children)
     list = blocking(Limpet.list)
     inbox = blocking(Limpet.inbox)
     status = blocking(Limpet.status)
@@ -577,6 +599,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     export_audit = blocking(Limpet.export_audit)
     learnings = blocking(Limpet.learnings)
     promote = blocking(Limpet.promote)
+    propose = blocking(Limpet.propose)
+    proposals = blocking(Limpet.proposals)
+    decide = blocking(Limpet.decide)
+    recall = blocking(Limpet.recall)
+    withdraw = blocking(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(
