@@ -47,7 +47,7 @@ from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.cache import CachedScope, CachedSession
 from limpet.store.coding import bodies
-from limpet.store.coding.codec import UNHELD, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready
 from limpet.store.files.compaction import Compaction
 from limpet.store.files.index import IndexedSession
@@ -59,6 +59,7 @@ from limpet.store.files.lines import (
     NameLine,
     PinLine,
     SnapshotLine,
+    changes_by_sets,
     changes_of,
     encode_line,
 )
@@ -81,7 +82,7 @@ from limpet.store.sqlite.writer import (
 )
 from limpet.store.system import in_thread, is_full_disk, reported
 
-_SALTS: Final = 64  # taken from the system at a time
+_SALTS: Final = 1_024  # taken from the system at a time
 
 
 class FilesView:
@@ -154,6 +155,8 @@ class FilesBatch:
         plan = self.plan
         marks = (len(plan.records), len(plan.writes), len(plan.pins))
         answers = plan.add(commits)
+        if len(commits) == 1 and self._add_plain(commits[0], marks):
+            return answers
         records = plan.records[marks[0] :]
         lines: list[LogLine] = []
         last = {key: place for place, (key, _) in enumerate(records)}
@@ -183,11 +186,29 @@ class FilesBatch:
                 lines.append(lease_line(self._stand(key)[0], head))
         for key, number, fold in plan.pins[marks[2] :]:
             row = self._stand(key)[0]
+            lines.append(snapshot_line(row, fold, self._codec))
             lines.append(PinLine(row=row, seq=fold.head.version, number=number))
         if lines:
             group(lines)
             self.lines += lines
         return answers
+
+    def _add_plain(self, commit: Commit, marks: tuple[int, int, int]) -> bool:
+        """The common case on the hot path: one event of a session that is there, and nothing else.
+        False: it is something else."""
+        plan, key = self.plan, commit.key
+        counts = (len(plan.records), len(plan.writes), len(plan.pins))
+        if counts != (marks[0] + 1, marks[1], marks[2]) or commit.release is not None:
+            return False
+        row, before, fields = self._stand(key)
+        if before is None:
+            return False
+        rec, fold, at = plan.records[-1][1], plan.folds[key], len(self.lines)
+        line, _ = self._event_line(row, key, rec, before, fields, fold)
+        self._recorded[at], self._heads[at] = rec, fold.head
+        self._now[key] = (row, fold.head, fold.fields)
+        self.lines.append(line)
+        return True
 
     def _stand(self, key: Key) -> tuple[int, Head | None, Any]:
         """row, head and fields of a session as this batch leaves it so far."""
@@ -239,7 +260,9 @@ class FilesBatch:
             if fields is None:  # a new session
                 base = self.plan.bases.get(key)
                 fields = {} if base is None else base.fields
-            if described := changes_of(fields, draft.plain_ops):
+            if draft.sets is not None:
+                changes = Raw(encode_line(changes_by_sets(fields, draft.sets)))
+            elif described := changes_of(fields, draft.plain_ops):
                 changes = Raw(encode_line(described))
             if final is not None:
                 fields = final.fields
@@ -358,6 +381,14 @@ _ANY: Final = Head(Key("x", "x", "x"), "", 0, b"", 0, 0, 0)  # stands for a head
 def lease_line(row: int, head: Head) -> LeaseLine:
     line = LeaseLine(row=row, fence=head.fence, lease_us=head.lease_us, worker=head.worker)
     line.leased_us = head.leased_us
+    return line
+
+
+def snapshot_line(row: int, fold: Fold, codec: Codec) -> SnapshotLine:
+    """The state of a session as a line. Raises Unready."""
+    seq, packed, size = bodies.packed_snapshot(fold, codec)
+    line = SnapshotLine(row=row, seq=seq, size=size)
+    line.put(*packed)
     return line
 
 
@@ -578,7 +609,6 @@ class FilesWriter(threading.Thread):
     def _snapshot(self) -> None:
         """Write some snapshots: folds beside the log, so that a load need not read all of it."""
         lines: list[LogLine] = []
-        taken: list[CachedSession] = []
         with self.state.lock:
             for row in list(self._due)[:SNAPSHOTS_PER_BATCH]:
                 entry, live = self._due.pop(row)
@@ -586,14 +616,11 @@ class FilesWriter(threading.Thread):
                 if not current or self.state.index.by_row.get(row) is not entry:
                     continue
                 try:
-                    seq, packed, size = bodies.packed_snapshot(live.fold, self.state.codec)
+                    line = snapshot_line(row, live.fold, self.state.codec)
                 except (Unready, RecursionError, ValueError, TypeError):
                     continue  # it costs time and never data
-                line = SnapshotLine(row=row, seq=seq, size=size)
-                line.put(packed[0], packed[1], packed[2])
                 lines.append(line)
-                taken.append(live)
-                live.snapshot_bytes, live.delta_bytes = size, 0
+                live.snapshot_bytes, live.delta_bytes = line.size, 0
             if lines:
                 self.state.put(lines)
 
