@@ -35,7 +35,7 @@ def rows(run: Run) -> list[Row]:
     found = [
         row(
             "Y1",
-            "events folded, read from the feed and committed",
+            "events read from the feed, folded and committed, a second of one core",
             "per second",
             folded,
             "rate",
@@ -44,10 +44,10 @@ def rows(run: Run) -> list[Row]:
         row(
             "Y1",
             "the file, of the store",
-            "%",
+            "ratio",
             folded,
             "share",
-            at_most(5, "% of the store", folded.median("ours", "share")),
+            at_most(0.05, "of the store", folded.median("ours", "share")),
         ),
         row(
             "Y1",
@@ -115,9 +115,9 @@ async def _fold(path: Path, sessions: int) -> Numbers:
         await _write(lp, sessions, 3)
     async with limpet.open(f"sqlite:///{path}/store.db") as lp:
         an = limpet.Analytics(lp, f"sqlite:///{path}/analytics.db", retrain=None)
-        began = time.perf_counter()
+        began = time.process_time()  # of one core: others may use it meanwhile
         events = await an.run(once=True)
-        took = time.perf_counter() - began
+        took = time.process_time() - began
         size = an.file.size
         await an.close()
         began = time.perf_counter()
@@ -125,7 +125,7 @@ async def _fold(path: Path, sessions: int) -> Numbers:
             await again.run(once=True)
         opened = time.perf_counter() - began
     whole = (path / "store.db").stat().st_size
-    return {"rate": events / took, "share": 100 * size / whole, "again": opened * 1e3}
+    return {"rate": events / took, "share": size / whole, "again": opened * 1e3}
 
 
 # --- live -----------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class FeedFold:
         self.ended: list[SessionFold] = []  # that the last commit saw the end of
 
     async def step(self) -> list[SessionFold] | None:
-        """Fold one page of the feed, and one of the checkpoints; None if there is nothing new.
-        Returns the folds that changed."""
+        """Fold one page of the feed, or at its end one of the checkpoints; None if there is nothing
+        new. Returns the folds that changed."""
         try:
             return await self._step()
         except Moved:  # another process was faster: begin where it stopped
@@ -112,11 +112,12 @@ class FeedFold:
                 await self._catch_up(entry.key)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
-        for entry in made:
-            await self._take_checkpoint(entry.key, entry.event)
-        if not entries and not made and expect["position"] is not None:
-            return None
+        if not entries:  # sessions come before their checkpoints
+            made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
+            for entry in made:
+                await self._take_checkpoint(entry.key, entry.event)
+            if not made and expect["position"] is not None:
+                return None
         return self.commit(expect, {"position": position, "checkpoints": marks})
 
     # --- one event -------------------------------------------------------------------------------
