@@ -192,7 +192,7 @@ class InvalidURL(InvalidInput, code="store.url"):
     reason: str
     advice: str = (
         "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-        "?sync=normal), or postgresql://user@host/database"
+        "?sync=normal), files:///directory, or postgresql://user@host/database"
     )
 
     def _prepare(self) -> None:

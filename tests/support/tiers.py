@@ -140,6 +140,8 @@ def _is_story_on_postgres(item: pytest.Item) -> bool:
 _SAMPLED = (
     "TestSQLiteSealed",
     "TestPostgresSealed",
+    "TestFilesSealed",
+    "TestFilesCompacted",
     "TestSQLiteKeys",
     "TestPostgresKeys",
     "TestSQLiteOverHTTP",  # every law runs on memory over HTTP

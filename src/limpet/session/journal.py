@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -53,6 +53,14 @@ T = TypeVar("T")
 _PAUSE_SECONDS_MAX: Final = 0.002
 
 
+class BackgroundFiles(Protocol):
+    """Files for people that follow the log: see `move.mirror`."""
+
+    async def write(self) -> object: ...
+
+    async def close(self) -> None: ...
+
+
 class CommitHooks:
     """Hooks of a journal before and after commits. These do nothing: see `history.checkpoints`."""
 
@@ -89,6 +97,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
+        self.derived: BackgroundFiles | None = None  # if the store has files for people
         self._audit: Audit | None = None
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
@@ -187,6 +196,8 @@ class Journal:
             store, self._store = self._store, None
             if store is not None and here:
                 await self.hooks.close()
+                if self.derived is not None:
+                    await self.derived.close()
                 await self.hub.close()
                 if self.provenance is not None:
                     await self.provenance.close()

@@ -92,6 +92,7 @@ from limpet.store.open import TLS, open_store
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
+    DerivesFiles,
     Erasure,
     Erasures,
     FeedEntry,
@@ -238,6 +239,10 @@ class Limpet:
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
         self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
+        if isinstance(store, DerivesFiles) and store.derived_directory is not None:
+            from limpet.session.move.mirror import DerivedFiles
+
+            journal.derived = DerivedFiles(self._opened, store)
         return self
 
     async def __aexit__(
