@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -82,7 +83,7 @@ RETRAIN: Final = timedelta(days=1)
 BASELINE: Final = 200
 _READ: Final = 1_000
 _GROUPS_MAX: Final = 10_000
-_ENDINGS_SECONDS: Final = 1.0  # between two looks for erased sessions
+_HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at advice and schedule
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
@@ -175,7 +176,7 @@ class Analytics:
         """Fold what is new; with once=True return then, else go on until `stop` or a cancellation.
         Returns the number of events that were folded."""
         _, folding = self._parts()
-        began, self._stopping = folding.events, False
+        began, self._stopping, looked = folding.events, False, float("-inf")
         if not await folding.is_same():
             await folding.reconcile()
         await self._adopt_model()
@@ -186,12 +187,14 @@ class Analytics:
                 if await self._fold_page():
                     await asyncio.sleep(0)
                     continue
-                await folding.honour_endings()
-                await self._keep_house()
+                if once or time.monotonic() - looked >= _HOUSE_SECONDS:
+                    await folding.honour_endings()
+                    await self._keep_house()
+                    looked = time.monotonic()
                 if once:
                     break
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_ENDINGS_SECONDS):
+                    async with asyncio.timeout(_HOUSE_SECONDS):
                         await bell.wait()
         return folding.events - began
 
