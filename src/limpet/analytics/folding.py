@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.analytics.file import AnalyticsFile, FileCommit, Moved, packed
+from limpet.analytics.file import AnalyticsFile, FileCommit, PositionMoved, packed
 from limpet.analytics.metrics import (
     HOUR_US,
     SessionFold,
@@ -94,7 +94,7 @@ class FeedFold:
         new. Returns the folds that changed."""
         try:
             return await self._step()
-        except Moved:  # another process was faster: begin where it stopped
+        except PositionMoved:  # another process was faster: begin where it stopped
             self._reset()
             return []
         except PositionUnknown:  # the store was put back to an earlier time
@@ -219,9 +219,7 @@ class FeedFold:
             return ()
 
     async def _count_checkpoint(self, key: Key, event: Event, uid: str) -> None:
-        for each in event.ops:
-            if isinstance(each, op.Set) and each.path == (OF,):
-                uid = str(each.value)
+        uid = checkpoints_owner(event, uid)
         self._batch.logs[key] = (uid, event.seq)
         if event.type != RECORDED or event.data is None:
             return
@@ -239,7 +237,7 @@ class FeedFold:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
-        """Write what was folded and the positions behind it, all or nothing. Raises Moved."""
+        """Write what was folded and the positions behind it, all or nothing. Raises PositionMoved."""
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:
@@ -395,6 +393,14 @@ class FeedFold:
 
 def _place(fold: SessionFold) -> tuple[str, str, str, str]:
     return fold.app, fold.user, fold.id, fold.uid
+
+
+def checkpoints_owner(event: Event, before: str) -> str:
+    """Return the uid of the session whose checkpoints a log has after this event of it."""
+    for each in event.ops:
+        if isinstance(each, op.Set) and each.path == (OF,):
+            return str(each.value)
+    return before
 
 
 def _is_of(event: Event, key: Key) -> bool:
