@@ -12,6 +12,7 @@ AGENTS := requirements/openai-agents.txt
 GRAPH  := requirements/langgraph.txt
 MODELS := requirements/providers.txt
 MCP := requirements/mcp.txt
+BROWSER := requirements/browser.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -121,10 +122,11 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
 	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
 	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP); then \
+	$(COMPILE) --extra cli --extra client --extra server --extra state --group browser --no-annotate -o $(BROWSER)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP) $(BROWSER); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp build dist \
+	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp .venv-browser build dist \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

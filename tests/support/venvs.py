@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FRAMEWORKS: Final = ("adk", "langgraph", "mcp", "openai-agents", "providers")
+FRAMEWORKS: Final = ("adk", "browser", "langgraph", "mcp", "openai-agents", "providers")
 _INSTALL_SECONDS_MAX: Final = 240
 
 
