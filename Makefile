@@ -13,6 +13,9 @@ GRAPH  := requirements/langgraph.txt
 MODELS := requirements/providers.txt
 MCP := requirements/mcp.txt
 BROWSER := requirements/browser.txt
+CLIENT0 := requirements/anthropic-0.txt
+CLIENT1 := requirements/anthropic-1.txt
+FUZZ   := requirements/schemathesis.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -123,10 +126,15 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
 	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
 	$(COMPILE) --extra cli --extra client --extra server --extra state --group browser --no-annotate -o $(BROWSER)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP) $(BROWSER); then \
+	$(COMPILE) --extra postgres --group anthropic-0 --no-annotate -o $(CLIENT0)
+	$(COMPILE) --extra postgres --group anthropic-1 --no-annotate -o $(CLIENT1)
+	$(COMPILE) --extra postgres --group schemathesis --no-annotate -o $(FUZZ)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP) \
+		$(BROWSER) $(CLIENT0) $(CLIENT1) $(FUZZ); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp .venv-browser build dist \
+	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp \
+		.venv-browser .venv-anthropic-0 .venv-anthropic-1 .venv-schemathesis build dist \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

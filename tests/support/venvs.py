@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FRAMEWORKS: Final = ("adk", "browser", "langgraph", "mcp", "openai-agents", "providers")
+FRAMEWORKS: Final = (
+    "adk",
+    "anthropic-0",
+    "anthropic-1",
+    "browser",
+    "langgraph",
+    "mcp",
+    "openai-agents",
+    "providers",
+    "schemathesis",
+)
 _INSTALL_SECONDS_MAX: Final = 240
 
 
