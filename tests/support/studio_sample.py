@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -69,7 +68,7 @@ async def model(request: limpet.ModelRequest) -> AsyncIterator[limpet.Piece]:
         call = {"name": "refund", "arguments": '{"number": "7", "eur": 40}'}
         yield limpet.Piece(tool={"index": 0, "id": "call_2", **call})
     elif last["role"] == "user":
-        for word in "Happy to help. Which order is it about?".split(" "):
+        for word in ["Happy", "to", "help.", "Which", "order", "is", "it", "about?"]:
             yield limpet.Piece(text=f"{word} ")
     else:
         for word in f"All done: {last['content']}".split(" "):

@@ -20,6 +20,7 @@ _MODULES: Final = (
     "look",
     "conversation",
     "agents",
+    "studio",
     "act",
     "mcp",
     "history",

@@ -39,7 +39,11 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     },
 }
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
-_OPEN: Final = frozenset(("/healthz", "/readyz"))  # without a key
+_OPEN: Final = frozenset(  # without a key
+    ("/healthz", "/readyz", "/studio", "/studio/", "/studio/{name}", "/studio/sign_in")
+)
+    ("/healthz", "/readyz", "/studio", "/studio/", "/studio/sign_in")
+)  # without a key
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],
