@@ -42,8 +42,6 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
     ("/healthz", "/readyz", "/studio", "/studio/", "/studio/{name}", "/studio/sign_in")
 )
-    ("/healthz", "/readyz", "/studio", "/studio/", "/studio/sign_in")
-)  # without a key
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],

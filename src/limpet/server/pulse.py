@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
 
+from limpet.errors import LimpetError
 from limpet.model import Event
 from limpet.server.limits import LIVELY_SECONDS, LOOK_SECONDS
 from limpet.session.following.follow import feed_of
@@ -50,12 +51,14 @@ class StorePulse:
     async def _look(self) -> None:
         """Ring whenever the pulse is another one, while somebody waits."""
         journal = journal_of(self._lp)
-        heard = asyncio.Event()
-        if isinstance(journal.store, Hints):
-            await journal.store.listen(heard.set)
         seen: object = None  # the first who waits has to look: its change may be over
         while self._waiting:
-            now = (journal.store.pulse(), journal.hub.commits)
+            try:
+                if seen is None and isinstance(journal.store, Hints):
+                    await journal.store.listen(lambda: None)  # from now on its pulse knows
+                now: object = (journal.store.pulse(), journal.hub.commits)
+            except LimpetError:  # each stream finds out by itself
+                now = object()
             if now != seen:
                 seen = now
                 bell, self._bell = self._bell, asyncio.Event()

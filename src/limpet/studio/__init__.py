@@ -35,11 +35,12 @@ async def studio(
     What is done there is recorded with the person as actor: whoever is logged in here, as an
     admin. For a Limpet of a server, `principal` is who its key is: that server decides.
     """
+    acting = lp
     if principal is None:
         principal = Principal(f"user:{getpass.getuser()}", role="admin")
-        lp = lp.acting_as(principal)
+        acting = lp.acting_as(principal)
     admin = principal.role == "admin"
-    gate = LinkGate(Caller(lp, principal.id, principal.app, principal.user, admin, principal))
+    gate = LinkGate(Caller(acting, principal.id, principal.app, principal.user, admin, principal))
     async with serving(lp, host=host, port=port, caller_of=gate) as url:
         yield f"{url}/studio#token={gate.new_token()}"
 

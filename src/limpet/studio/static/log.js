@@ -1,8 +1,8 @@
 // The log of a session as a window: some hundred rows around one seq, read when they are needed.
 // Rows are made once and never made again, so nothing closes or moves when events arrive.
 
-import { h, clear, count, empty, failure, toast, visible } from "./dom.js";
-import { CONVERSATION, conversationRow, joins, logRow, partialRow, speaks, textOf } from "./events.js";
+import { h, clear, count, into, none, toast, visible } from "./dom.js";
+import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
 
 const PAGE = 60;
 const ROWS_MAX = 400;
@@ -10,269 +10,255 @@ const NEAR = 900; // pixels from an edge at which the next page is read
 const SEARCH_PAGES_MAX = 400;
 
 export class Log {
-  constructor(remote, { picked, requests }) {
-    Object.assign(this, { remote, picked, requests, all: false, version: 0, ended: true, began: false, unseen: 0, loading: null });
-    this.rows = new Map(); // by seq, in order
-    this.partials = new Map();
-    this.list = h("div.rows", { role: "log", "aria-label": "Conversation", "aria-live": "off" });
-    this.scroll = h("div.scroll", { tabindex: "0", "aria-label": "Events of the session", onscroll: () => this.scrolled() }, this.list);
-    this.pill = h("button.pill", { hidden: true, onclick: () => this.open() });
-    this.box = h("input", { type: "search", placeholder: "Search in this session", "aria-label": "Search in this session", onkeydown: (event) => {
-      if (event.key !== "Enter") return;
-      event.preventDefault();
-      this.search(event.shiftKey ? -1 : 1);
-    } });
-    this.found = h("span.found", { role: "status" });
-    const mode = (all, text) => h("button", { "aria-pressed": String(all === this.all), onclick: () => this.show(all) }, text);
-    this.modes = h("div.segmented", { role: "group", "aria-label": "What to show" }, mode(false, "Conversation"), mode(true, "Everything"));
-    this.root = h("section.log", h("div.toolbar", this.modes, h("div.search", this.box, this.found,
-      h("button.icon", { "aria-label": "Previous match", title: "Previous (Shift+Enter)", onclick: () => this.search(-1) }, "↑"),
-      h("button.icon", { "aria-label": "Next match", title: "Next (Enter)", onclick: () => this.search(1) }, "↓"))), this.scroll, this.pill);
-    this.list.addEventListener("click", (event) => {
-      const seq = event.target.closest("[data-seq]")?.dataset.seq;
-      if (seq) this.pick(Number(seq));
-    });
-  }
+	constructor(remote, { picked, requests }) {
+		Object.assign(this, { remote, picked, requests, all: false, version: 0, ended: true, began: false, unseen: 0, loading: null });
+		this.rows = new Map(); // by seq, in order
+		this.partials = new Map();
+		this.list = h("div.rows", { role: "log", "aria-label": "Conversation", "aria-live": "off" });
+		this.scroll = h("div.scroll", { tabindex: "0", "aria-label": "Events of the session", onscroll: () => this.scrolled() }, this.list);
+		this.pill = h("button.pill", { hidden: true, onclick: () => this.open() });
+		this.box = h("input", { type: "search", placeholder: "Search in this session", "aria-label": "Search in this session", onkeydown: (event) => {
+			if (event.key !== "Enter") return;
+			event.preventDefault();
+			this.search(event.shiftKey ? -1 : 1);
+		} });
+		this.found = h("span.found", { role: "status" });
+		const mode = (all, text) => h("button", { "aria-pressed": String(all === this.all), onclick: () => this.show(all) }, text);
+		this.modes = h("div.segmented", { role: "group", "aria-label": "What to show" }, mode(false, "Conversation"), mode(true, "Everything"));
+		this.root = h("section.log", h("div.toolbar", this.modes, h("div.search", this.box, this.found,
+			h("button.icon", { "aria-label": "Previous match", title: "Previous (Shift+Enter)", onclick: () => this.search(-1) }, "↑"),
+			h("button.icon", { "aria-label": "Next match", title: "Next (Enter)", onclick: () => this.search(1) }, "↓"))), this.scroll, this.pill);
+		this.list.addEventListener("click", (event) => {
+			const seq = event.target.closest("[data-seq]")?.dataset.seq;
+			if (seq) this.pick(Number(seq));
+		});
+	}
 
-  get types() {
-    return this.all ? undefined : CONVERSATION;
-  }
+	get types() {
+		return this.all ? undefined : CONVERSATION;
+	}
 
-  show(all) {
-    if (all === this.all) return;
-    this.all = all;
-    [...this.modes.children].forEach((each, at) => each.setAttribute("aria-pressed", String(Boolean(at) === all)));
-    this.list.setAttribute("aria-label", all ? "Events" : "Conversation");
-    this.open(this.selected);
-  }
+	show(all) {
+		if (all === this.all) return;
+		this.all = all;
+		[...this.modes.children].forEach((each, at) => each.setAttribute("aria-pressed", String(Boolean(at) === all)));
+		this.list.setAttribute("aria-label", all ? "Events" : "Conversation");
+		this.open(this.selected);
+	}
 
-  /** Show the end of the log, or the events around a seq. */
-  async open(seq) {
-    const query = { types: this.types, limit: PAGE, brief: true };
-    this.partials.clear();
-    try {
-      if (seq) {
-        const [older, newer] = await Promise.all([
-          this.remote.get("/events", { ...query, before: seq + 1, order: "desc" }), this.remote.get("/events", { ...query, after: seq })]);
-        this.fill([...older.data.reverse(), ...newer.data], !older.next_page, !newer.next_page);
-        this.mark(seq);
-      } else {
-        const page = await this.remote.get("/events", { ...query, order: "desc" });
-        this.fill(page.data.reverse(), !page.next_page, true);
-        this.toEnd();
-      }
-    } catch (error) {
-      clear(this.list, failure(error, () => this.open(seq)));
-    }
-  }
+	/** Show the end of the log, or the events around a seq. */
+	open(seq) {
+		this.partials.clear();
+		return into(this.list, async () => {
+			const [older, newer] = await Promise.all([this.page({ before: seq && seq + 1, order: "desc" }), seq ? this.page({ after: seq }) : { data: [] }]);
+			this.fill([...older.data.reverse(), ...newer.data], !older.next_page, !newer.next_page);
+			if (seq) this.mark(seq);
+			else this.toEnd();
+		});
+	}
 
-  fill(events, began, ended) {
-    this.rows.clear();
-    clear(this.list);
-    Object.assign(this, { began, ended });
-    this.add(events, false);
-    if (!this.rows.size) clear(this.list, empty("Nothing was said yet", "Write the first message below, or look at Everything."));
-    this.seen();
-  }
+	page(query) {
+		return this.remote.get("/events", { types: this.types, limit: PAGE, brief: true, ...query });
+	}
 
-  // --- rows ---------------------------------------------------------------------------------------
+	fill(events, began, ended) {
+		this.rows.clear();
+		clear(this.list);
+		Object.assign(this, { began, ended });
+		this.add(events, false);
+		if (!this.rows.size) clear(this.list, none("said"));
+		this.seen();
+	}
 
-  add(events, before) {
-    const made = document.createDocumentFragment();
-    const find = (kind, id) => id && [made, this.list].map((each) => each.querySelector(`[data-${kind}="${CSS.escape(id)}"]`)).find(Boolean);
-    const rows = [];
-    for (const event of events) {
-      this.version = Math.max(this.version, event.seq);
-      if (this.rows.has(event.seq)) continue;
-      const row = this.row(event, find);
-      if (!row) {
-        const joined = event.data && find("request", event.data.request_id ?? event.data.call);
-        rows.push([event.seq, joined ?? null]);
-        continue;
-      }
-      row.dataset.row = event.seq;
-      rows.push([event.seq, row]);
-      made.append(row);
-    }
-    if (before) {
-      this.rows = new Map([...rows, ...this.rows]);
-      this.list.prepend(made);
-    } else {
-      for (const [seq, row] of rows) this.rows.set(seq, row);
-      this.list.querySelector(".empty")?.remove();
-      this.list.append(made);
-    }
-    for (const row of this.partials.values()) this.list.append(row);
-  }
+	// --- rows ---------------------------------------------------------------------------------------
 
-  row(event, find) {
-    if (this.all) return logRow(event, this);
-    if (joins(event, find)) return null;
-    if (!speaks(event) && event.type !== "agent.tool_result") return null;
-    return conversationRow(event, this);
-  }
+	add(events, before) {
+		const made = document.createDocumentFragment();
+		const find = (kind, id) => id && [made, this.list].map((each) => each.querySelector(`[data-${kind}="${CSS.escape(id)}"]`)).find(Boolean);
+		const rows = [];
+		for (const event of events) {
+			this.version = Math.max(this.version, event.seq);
+			if (this.rows.has(event.seq)) continue;
+			const card = this.all ? null : joined(event, find);
+			const row = card ?? (this.all ? logRow(event, this) : speaks(event) ? conversationRow(event, this) : null);
+			rows.push([event.seq, row]);
+			if (card || !row) continue;
+			row.dataset.row = event.seq;
+			made.append(row);
+		}
+		if (before) {
+			this.rows = new Map([...rows, ...this.rows]);
+			this.list.prepend(made);
+		} else {
+			for (const [seq, row] of rows) this.rows.set(seq, row);
+			this.list.querySelector(".empty")?.remove();
+			this.list.append(made);
+		}
+		for (const row of this.partials.values()) this.list.append(row);
+	}
 
-  whole(seq) {
-    return this.remote.get("/events", { after: seq - 1, before: seq + 1, limit: 1 }).then((page) => page.data[0]);
-  }
+	whole(seq) {
+		return this.remote.get("/events", { after: seq - 1, before: seq + 1, limit: 1 }).then((page) => page.data[0]);
+	}
 
-  async scrolled() {
-    const { scrollTop, scrollHeight, clientHeight } = this.scroll;
-    if (scrollHeight - clientHeight - scrollTop < 4) this.seen();
-    if (this.loading) return;
-    const up = scrollTop < NEAR && !this.began;
-    const down = scrollHeight - clientHeight - scrollTop < NEAR && !this.ended;
-    if (!up && !down) return;
-    const seqs = [...this.rows.keys()];
-    const query = { types: this.types, limit: PAGE, brief: true };
-    this.loading = up ? this.remote.get("/events", { ...query, before: seqs[0], order: "desc" }) : this.remote.get("/events", { ...query, after: seqs.at(-1) });
-    try {
-      const page = await this.loading;
-      if (up) {
-        this.began = !page.next_page;
-        const [height, top] = [this.scroll.scrollHeight, this.scroll.scrollTop];
-        this.add(page.data.reverse(), true);
-        this.scroll.scrollTop = top + this.scroll.scrollHeight - height;
-        this.drop(true);
-      } else {
-        this.ended = !page.next_page;
-        this.add(page.data, false);
-        this.drop(false);
-      }
-    } catch (error) {
-      toast(error.message, "bad");
-    } finally {
-      this.loading = null;
-    }
-    requestAnimationFrame(() => this.scrolled());
-  }
+	async scrolled() {
+		const { scrollTop, scrollHeight, clientHeight } = this.scroll;
+		if (scrollHeight - clientHeight - scrollTop < 4) this.seen();
+		if (this.loading) return;
+		const up = scrollTop < NEAR && !this.began;
+		const down = scrollHeight - clientHeight - scrollTop < NEAR && !this.ended;
+		if (!up && !down) return;
+		const seqs = [...this.rows.keys()];
+		this.loading = this.page(up ? { before: seqs[0], order: "desc" } : { after: seqs.at(-1) });
+		try {
+			const page = await this.loading;
+			if (up) {
+				this.began = !page.next_page;
+				const [height, top] = [this.scroll.scrollHeight, this.scroll.scrollTop];
+				this.add(page.data.reverse(), true);
+				this.scroll.scrollTop = top + this.scroll.scrollHeight - height;
+				this.drop(true);
+			} else {
+				this.ended = !page.next_page;
+				this.add(page.data, false);
+				this.drop(false);
+			}
+		} catch (error) {
+			toast(error.message, "bad");
+		} finally {
+			this.loading = null;
+		}
+		requestAnimationFrame(() => this.scrolled());
+	}
 
-  /** Let go of rows at the far end, so that memory stays what it is. */
-  drop(fromEnd) {
-    const seqs = [...this.rows.keys()];
-    const height = this.scroll.scrollHeight;
-    const top = this.scroll.scrollTop;
-    while (seqs.length > ROWS_MAX) {
-      const seq = fromEnd ? seqs.pop() : seqs.shift();
-      const row = this.rows.get(seq);
-      if (row?.dataset.row === String(seq)) row.remove();
-      this.rows.delete(seq);
-      if (fromEnd) this.ended = false;
-      else this.began = false;
-    }
-    if (!fromEnd) this.scroll.scrollTop = top - (height - this.scroll.scrollHeight);
-  }
+	/** Let go of rows at the far end, so that memory stays what it is. */
+	drop(fromEnd) {
+		const seqs = [...this.rows.keys()];
+		const height = this.scroll.scrollHeight;
+		const top = this.scroll.scrollTop;
+		while (seqs.length > ROWS_MAX) {
+			const seq = fromEnd ? seqs.pop() : seqs.shift();
+			const row = this.rows.get(seq);
+			if (row?.dataset.row === String(seq)) row.remove();
+			this.rows.delete(seq);
+			if (fromEnd) this.ended = false;
+			else this.began = false;
+		}
+		if (!fromEnd) this.scroll.scrollTop = top - (height - this.scroll.scrollHeight);
+	}
 
-  // --- live ---------------------------------------------------------------------------------------
+	// --- live ---------------------------------------------------------------------------------------
 
-  get atEnd() {
-    return this.ended && this.scroll.scrollHeight - this.scroll.clientHeight - this.scroll.scrollTop < 80;
-  }
+	get atEnd() {
+		return this.ended && this.scroll.scrollHeight - this.scroll.clientHeight - this.scroll.scrollTop < 80;
+	}
 
-  live(event) {
-    if (event.partial) return this.piece(event);
-    if (event.seq <= this.version) return;
-    this.version = event.seq;
-    const follow = this.atEnd;
-    this.partials.get(event.id)?.remove();
-    this.partials.delete(event.id);
-    if (this.ended) this.add([event], false);
-    if (follow) {
-      this.drop(false);
-      this.toEnd();
-    } else if (speaks(event)) {
-      this.unseen += 1;
-      this.pill.hidden = false;
-      this.pill.textContent = `${count(this.unseen)} new ↓`;
-    }
-  }
+	live(event) {
+		if (event.partial) return this.piece(event);
+		if (event.seq <= this.version) return;
+		this.version = event.seq;
+		const follow = this.atEnd;
+		this.partials.get(event.id)?.remove();
+		this.partials.delete(event.id);
+		if (this.ended) this.add([event], false);
+		if (follow) {
+			this.drop(false);
+			this.toEnd();
+		} else if (speaks(event)) {
+			this.unseen += 1;
+			this.pill.hidden = false;
+			this.pill.textContent = `${count(this.unseen)} new ↓`;
+		}
+	}
 
-  piece(event) {
-    if (!this.ended) return;
-    const follow = this.atEnd;
-    let row = this.partials.get(event.id);
-    if (!row) {
-      row = partialRow(event.id);
-      this.partials.set(event.id, row);
-      this.list.append(row);
-    }
-    if (row.attempt !== undefined && row.attempt !== event.attempt) row.querySelector(".text").textContent = "";
-    row.attempt = event.attempt;
-    row.querySelector(".text").textContent += visible(textOf(event.data) ?? "");
-    if (follow) this.toEnd();
-  }
+	piece(event) {
+		if (!this.ended) return;
+		const follow = this.atEnd;
+		let row = this.partials.get(event.id);
+		if (!row) {
+			row = partialRow();
+			this.partials.set(event.id, row);
+			this.list.append(row);
+		}
+		if (row.attempt !== undefined && row.attempt !== event.attempt) row.querySelector(".text").textContent = "";
+		row.attempt = event.attempt;
+		row.querySelector(".text").textContent += visible(textOf(event.data) ?? "");
+		if (follow) this.toEnd();
+	}
 
-  toEnd() {
-    this.scroll.scrollTop = this.scroll.scrollHeight;
-    this.seen();
-  }
+	/** Twice: rows that were never seen have a height of their own when they are shown. */
+	toEnd(again = true) {
+		this.scroll.scrollTop = this.scroll.scrollHeight;
+		this.seen();
+		if (again) requestAnimationFrame(() => this.toEnd(false));
+	}
 
-  seen() {
-    this.unseen = 0;
-    this.pill.hidden = this.ended;
-    this.pill.textContent = "To the newest ↓";
-  }
+	seen() {
+		this.unseen = 0;
+		this.pill.hidden = this.ended;
+		this.pill.textContent = "To the newest ↓";
+	}
 
-  // --- places -------------------------------------------------------------------------------------
+	// --- places -------------------------------------------------------------------------------------
 
-  /** The row that shows a seq, or the nearest before it. */
-  near(seq) {
-    let found = null;
-    for (const [each, row] of this.rows) {
-      if (each > seq && found) break;
-      if (row?.isConnected) found = row;
-      if (each >= seq && found) break;
-    }
-    return found;
-  }
+	/** The row that shows a seq, or the nearest before it. */
+	near(seq) {
+		let found = null;
+		for (const [each, row] of this.rows) {
+			if (each > seq && found) break;
+			if (row?.isConnected) found = row;
+			if (each >= seq && found) break;
+		}
+		return found;
+	}
 
-  async go(seq) {
-    const seqs = [...this.rows.keys()];
-    if (!seqs.length || seq < seqs[0] || (seq > seqs.at(-1) && !this.ended)) await this.open(seq);
-    else this.mark(seq);
-  }
+	async go(seq) {
+		const seqs = [...this.rows.keys()];
+		if (!seqs.length || seq < seqs[0] || (seq > seqs.at(-1) && !this.ended)) await this.open(seq);
+		else this.mark(seq);
+	}
 
-  mark(seq) {
-    this.selected = seq;
-    for (const each of this.list.querySelectorAll(".selected")) each.classList.remove("selected");
-    const row = this.near(seq);
-    if (!row) return;
-    row.classList.add("selected");
-    row.scrollIntoView({ block: "nearest" });
-  }
+	mark(seq) {
+		this.selected = seq;
+		for (const each of this.list.querySelectorAll(".selected")) each.classList.remove("selected");
+		const row = this.near(seq);
+		if (!row) return;
+		row.classList.add("selected");
+		row.scrollIntoView({ block: "nearest" });
+	}
 
-  pick(seq) {
-    this.mark(seq);
-    this.picked(seq);
-  }
+	pick(seq) {
+		this.mark(seq);
+		this.picked(seq);
+	}
 
-  /** Go to the next or the previous row. */
-  step(by) {
-    const shown = [...this.list.querySelectorAll("[data-row]")];
-    const at = shown.findIndex((each) => each.classList.contains("selected"));
-    const row = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : at + by];
-    if (row) this.pick(Number(row.dataset.row));
-  }
+	/** Go to the next or the previous row. */
+	step(by) {
+		const shown = [...this.list.querySelectorAll("[data-row]")];
+		const at = shown.findIndex((each) => each.classList.contains("selected"));
+		const row = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : at + by];
+		if (row) this.pick(Number(row.dataset.row));
+	}
 
-  async search(by) {
-    const q = this.box.value.trim();
-    if (!q) return this.box.focus();
-    const from = this.selected ?? (by > 0 ? 0 : this.version + 1);
-    const query = { q, types: this.types, limit: 1, order: by > 0 ? "asc" : "desc", ...(by > 0 ? { after: from } : { before: from }) };
-    this.found.textContent = "searching…";
-    try {
-      for (let page = { next_page: null }, n = 0; n < SEARCH_PAGES_MAX; n += 1) {
-        page = await this.remote.get("/search", { ...query, page: page.next_page });
-        if (page.data.length) {
-          this.found.textContent = `#${page.data[0].seq}`;
-          await this.go(page.data[0].seq);
-          return this.picked(page.data[0].seq);
-        }
-        if (!page.next_page) break;
-      }
-      this.found.textContent = by > 0 ? "no later match" : "no earlier match";
-    } catch (error) {
-      this.found.textContent = visible(error.message);
-    }
-  }
+	async search(by) {
+		const q = this.box.value.trim();
+		if (!q) return this.box.focus();
+		const from = this.selected ?? (by > 0 ? 0 : this.version + 1);
+		const query = { q, types: this.types, limit: 1, order: by > 0 ? "asc" : "desc", ...(by > 0 ? { after: from } : { before: from }) };
+		this.found.textContent = "searching…";
+		try {
+			for (let page = { next_page: null }, n = 0; n < SEARCH_PAGES_MAX; n += 1) {
+				page = await this.remote.get("/search", { ...query, page: page.next_page });
+				if (page.data.length) {
+					this.found.textContent = `#${page.data[0].seq}`;
+					await this.go(page.data[0].seq);
+					return this.picked(page.data[0].seq);
+				}
+				if (!page.next_page) break;
+			}
+			this.found.textContent = by > 0 ? "no later match" : "no earlier match";
+		} catch (error) {
+			this.found.textContent = visible(error.message);
+		}
+	}
 }

@@ -10,98 +10,94 @@ const size = (value) => (Array.isArray(value) ? value.length : Object.keys(value
 
 /** A value in one line, cut. */
 export function brief(value, most = 120) {
-  let text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : JSON.stringify(value) ?? "";
-  if (text.length > most) text = `${text.slice(0, most)}…`;
-  return visible(text);
+	let text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : JSON.stringify(value) ?? "";
+	if (text.length > most) text = `${text.slice(0, most)}…`;
+	return text;
 }
 
 /** A text that may be long: the beginning, and the rest when it is asked for. */
 export function longText(text, whole) {
-  const shown = h("span.text", visible(text.slice(0, TEXT_SHOWN)));
-  if (text.length <= TEXT_SHOWN && !whole) return shown;
-  const more = h("button.link", {
-    async onclick() {
-      const full = whole ? await whole() : text;
-      const at = (more.shown ?? TEXT_SHOWN) + 50_000;
-      shown.textContent = visible(full.slice(0, at));
-      more.shown = at;
-      if (full.length <= at) more.remove();
-      else more.textContent = `Show more of ${bytes(full.length)}`;
-    },
-  }, whole ? "Show all" : `Show more of ${bytes(text.length)}`);
-  return [shown, " ", more];
+	const shown = h("span.text", (text.slice(0, TEXT_SHOWN)));
+	if (text.length <= TEXT_SHOWN && !whole) return shown;
+	const more = h("button.link", {
+		async onclick() {
+			const full = whole ? await whole() : text;
+			const at = (more.shown ?? TEXT_SHOWN) + 50_000;
+			shown.textContent = visible(full.slice(0, at));
+			more.shown = at;
+			if (full.length <= at) more.remove();
+			else more.textContent = `Show more of ${bytes(full.length)}`;
+		},
+	}, whole ? "Show all" : `Show more of ${bytes(text.length)}`);
+	return [shown, " ", more];
 }
 
 /**
- * A tree. `options.pick(path)` makes names buttons; `options.marks` is a map from the JSON of a path
- * to "add", "modify" or "remove"; the paths that were open are in `options.open`, so that a tree of
- * another moment opens as this one was.
+ * A tree. `options.pick(path)` makes names buttons; `options.marks` says of the JSON of a path if it
+ * is an "add" or a "modify"; `options.toggled` remembers what is open, for the tree of another moment.
  */
 export function tree(value, options = {}, path = []) {
-  if (!holds(value)) return scalar(value);
-  if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
-  const names = Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value);
-  const list = h("ul.tree", { role: path.length ? "group" : "tree" });
-  let shown = 0;
-  const more = h("li", h("button.link", { onclick: add }));
-  function add() {
-    more.remove();
-    for (const name of names.slice(shown, shown + AT_ONCE)) list.append(row(value[name], options, [...path, name]));
-    shown += AT_ONCE;
-    if (shown < names.length) {
-      more.firstChild.textContent = `${count(names.length - shown)} more`;
-      list.append(more);
-    }
-  }
-  add();
-  return list;
+	if (!holds(value)) return scalar(value);
+	if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
+	const names = Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value);
+	const list = h("ul.tree", { role: path.length ? "group" : "tree" });
+	let shown = 0;
+	const more = h("li", h("button.link", { onclick: add }));
+	function add() {
+		more.remove();
+		for (const name of names.slice(shown, shown + AT_ONCE)) list.append(row(value[name], options, [...path, name]));
+		shown += AT_ONCE;
+		if (shown < names.length) {
+			more.firstChild.textContent = `${count(names.length - shown)} more`;
+			list.append(more);
+		}
+	}
+	add();
+	return list;
 }
 
 function row(value, options, path) {
-  const key = JSON.stringify(path);
-  const label = visible(String(path.at(-1)));
-  const mark = options.marks?.get(key);
-  const name = options.pick
-    ? h("button.name", { onclick: () => options.pick(path), title: "Who changed this?" }, label) : h("span.name", label);
-  if (!holds(value) || !size(value)) return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, h("span.leaf", name, tree(value, options, path)));
-  const inside = h("div");
-  const details = h("details", h("summary", name, h("span.null", Array.isArray(value) ? `[${size(value)}]` : `{${size(value)}}`)), inside);
-  function fill() {
-    if (!inside.firstChild) inside.append(tree(value, options, path));
-  }
-  const before = options.open?.has(key);
-  if (before || (options.open === undefined && path.length < 2 && size(value) <= 20) || [...(options.marks?.keys() ?? [])].some((each) => each.startsWith(key.slice(0, -1)))) {
-    details.open = true;
-    fill();
-  }
-  details.addEventListener("toggle", () => {
-    options.open?.[details.open ? "add" : "delete"](key);
-    if (details.open) fill();
-  });
-  return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, details);
+	const key = JSON.stringify(path);
+	const label = visible(String(path.at(-1)));
+	const mark = options.marks?.get(key);
+	const name = options.pick
+		? h("button.name", { onclick: () => options.pick(path), title: "Who changed this?" }, label) : h("span.name", label);
+	if (!holds(value) || !size(value)) return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, h("span.leaf", name, tree(value, options, path)));
+	const inside = h("div");
+	const details = h("details", h("summary", name, h("span.null", Array.isArray(value) ? `[${size(value)}]` : `{${size(value)}}`)), inside);
+	function fill() {
+		if (!inside.firstChild) inside.append(tree(value, options, path));
+	}
+	details.open = options.toggled?.get(key) ?? (path.length < 2 && size(value) <= 20);
+	if (details.open) fill();
+	details.addEventListener("toggle", () => {
+		options.toggled?.set(key, details.open);
+		if (details.open) fill();
+	});
+	return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, details);
 }
 
 function scalar(value) {
-  if (typeof value === "string") return h("span.string", longText(value));
-  return h(`span.${value === null ? "null" : typeof value}`, String(value));
+	if (typeof value === "string") return h("span.string", longText(value));
+	return h(`span.${value === null ? "null" : typeof value}`, String(value));
 }
 
 /** How two values differ: [{ path, kind, old, new }], as the server's diff has it. */
 export function difference(a, b, path = []) {
-  if (a === b) return [];
-  if (!holds(a) || !holds(b) || Array.isArray(a) !== Array.isArray(b)) {
-    if (JSON.stringify(a) === JSON.stringify(b)) return [];
-    return [{ path, kind: a === undefined ? "add" : b === undefined ? "remove" : "modify", old: a, new: b }];
-  }
-  const names = new Set([...Object.keys(a), ...Object.keys(b)]);
-  return [...names].flatMap((name) => difference(a[name], b[name], [...path, Array.isArray(a) ? Number(name) : name]));
+	if (a === b) return [];
+	if (!holds(a) || !holds(b) || Array.isArray(a) !== Array.isArray(b)) {
+		if (JSON.stringify(a) === JSON.stringify(b)) return [];
+		return [{ path, kind: a === undefined ? "add" : b === undefined ? "remove" : "modify", old: a, new: b }];
+	}
+	const names = new Set([...Object.keys(a), ...Object.keys(b)]);
+	return [...names].flatMap((name) => difference(a[name], b[name], [...path, Array.isArray(a) ? Number(name) : name]));
 }
 
 /** Changes as a table that reads down. */
 export function changes(found, pick) {
-  if (!found.length) return h("p.quiet", "Nothing is different.");
-  return h("ul.changes", found.slice(0, 200).map((each) =>
-    h(`li.${each.kind}`, h("button.name", { onclick: () => pick?.(each.path) }, visible(each.path.join(".")) || "(everything)"), " ",
-      each.kind !== "add" && h("del", brief(each.old)), each.kind === "modify" && " → ", each.kind !== "remove" && h("ins", brief(each.new)))),
-    found.length > 200 && h("li.quiet", `${count(found.length - 200)} more`));
+	if (!found.length) return h("p.quiet", "Nothing is different.");
+	return h("ul.changes", found.slice(0, 200).map((each) =>
+		h(`li.${each.kind}`, h("button.name", { onclick: () => pick?.(each.path) }, each.path.join(".") || "(everything)"), " ",
+			each.kind !== "add" && h("del", brief(each.old)), each.kind === "modify" && " → ", each.kind !== "remove" && h("ins", brief(each.new)))),
+		found.length > 200 && h("li.quiet", `${count(found.length - 200)} more`));
 }
