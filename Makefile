@@ -125,7 +125,7 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
 	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
 	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
-	$(COMPILE) --extra cli --extra client --extra server --extra state --group browser --no-annotate -o $(BROWSER)
+	$(COMPILE) --extra cli --extra client --extra postgres --extra server --extra state --group browser --no-annotate -o $(BROWSER)
 	$(COMPILE) --extra postgres --group anthropic-0 --no-annotate -o $(CLIENT0)
 	$(COMPILE) --extra postgres --group anthropic-1 --no-annotate -o $(CLIENT1)
 	$(COMPILE) --extra postgres --group schemathesis --no-annotate -o $(FUZZ)

@@ -50,13 +50,29 @@ def studio_of(store: Path | str, *options: str) -> Iterator[tuple[str, int]]:
     command = [*RUN, "studio", str(store), "--no-browser", "--json", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        text = ""
-        while not text.rstrip().endswith("}"):
-            line = process.stdout.readline()
-            assert line, "limpet studio ended"
-            text += line
-        yield json.loads(text)["url"], process.pid
+        yield _printed_url(process), process.pid
     finally:
         process.terminate()
         process.wait(20)
+
+
+@contextmanager
+def served_by(store: Path) -> Iterator[str]:
+    """`limpet serve` in a process of its own, with keys: its URL."""
+    command = [*RUN, "serve", str(store), "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield _printed_url(process)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _printed_url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    text = ""
+    while not text.rstrip().endswith("}"):
+        line = process.stdout.readline()
+        assert line, "the command ended"
+        text += line
+    return str(json.loads(text)["url"])

@@ -169,7 +169,7 @@ async def fill(lp: limpet.Limpet) -> None:
     await chat.update(lambda s: {"steps": 3, "mood": "happy", "refund": {"eur": 40, "paid": True}})
     kinder = await chat.fork(9, id="kettle-kinder", labels={"plan": "gold"}, actor="user:boss")
     await kinder.update(lambda s: {"mood": "delighted", "gift": "a tea towel"})
-    await kinder.runs.grant(0.5)
+    await kinder.runs.grant(limpet.Budget(cost=0.5, tokens=9_000))
     await kinder.append("user.message", {"text": "Could I have a new one instead?"})
     await lp.wake(kinder.key, agent)
     stricter = await chat.fork(9, id="kettle-stricter", labels={"plan": "gold"}, actor="user:boss")

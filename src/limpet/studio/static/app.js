@@ -15,8 +15,7 @@ let page = null;
 const app = {
 	waiting(number, more) {
 		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
-		part("waiting").setAttribute("aria-label", `${number} waiting`);
-	},
+			},
 	connection(name, error) {
 		part("connection").className = name;
 		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name];

@@ -154,10 +154,10 @@ export function ask(id, values = {}, act = () => true) {
 	return new Promise((done) => {
 		const wrong = h("p.wrong", { role: "alert" });
 		const form = h("form", { onsubmit: send }, template(id));
-		const dialog = h("dialog", { oncancel: () => close(null) }, form);
+		const dialog = h("dialog", { "aria-labelledby": "ask-title", oncancel: () => close(null) }, form);
 		const buttons = form.querySelector(".buttons");
 		buttons.before(wrong);
-		dialog.setAttribute("aria-label", id.replace("ask-", ""));
+		form.querySelector("h2").id = "ask-title";
 		for (const each of form.querySelectorAll("[data-of]")) each[each.name ? "value" : "textContent"] = each.name ? values[each.dataset.of] : visible(values[each.dataset.of]);
 		form.querySelector("[value=no]")?.addEventListener("click", () => close(null));
 		async function send(event) {

@@ -24,13 +24,13 @@ function answers(remote, request, done) {
 
 export function requestCard(remote, request, asked, done, linked = true) {
 	const unknown = request.kind === "unknown_effect";
-	const { args, input, why, ...more } = unknown ? request.input : { input: request.input };
+	const { args, why, ...more } = unknown ? request.input : { args: request.input };
 	const left = request.deadline && -since(request.deadline);
 	return h(`article.request${unknown ? ".unsure" : ""}`, { "data-request-id": request.id },
 		h("header", chip(request.kind.replace("_", " "), unknown ? "bad" : "warn"), h("b", request.name), asked && h("span.quiet", "asked ", ago(asked)),
 			left && chip(left > 0 ? `expires in ${span(left)}` : "expired", left < 3600 ? "bad" : "warn"), linked && h("a", { href: remote.href }, remote.name)),
 		unknown && h("p.warning", "This may have happened. Nobody knows whether it was done: look at the other system before you decide."),
-		why && quiet(why), h("div.input", tree(unknown ? { ...(args ? { args } : {}), ...more } : input ?? null)), answers(remote, request, done));
+		why && quiet(why), h("div.input", tree(args ?? null)), unknown && h("details", h("summary", "what is known of it"), tree(more)), answers(remote, request, done));
 }
 
 export function inbox(app) {

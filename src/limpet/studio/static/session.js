@@ -28,6 +28,8 @@ export async function sessionPage(app, app_, user, id, query) {
 	const travel = new Travel(remote, { version: head.version, moved: (seq) => (seq ? (log.go(seq), trace?.mark(seq)) : log.open()) });
 	const mark = h("button.verify", { onclick: verify, title: "Read the log again and check its hash chain" }, "Verify the chain");
 	const status = h("div.status");
+	const choices = h("div", { role: "group", "aria-label": "Actions" });
+	const menu = h("details.menu", h("summary.button", "Actions"), choices);
 	const about = h("div.about");
 	const waiting = h("div.waiting", { "aria-live": "polite" });
 	const side = tabs("Beside the conversation", [
@@ -41,8 +43,9 @@ export async function sessionPage(app, app_, user, id, query) {
 	function show() {
 		const acts = ACTS.filter(([name, right, phases]) => session.may(right) && phases.split(" ").includes(head.phase) && (name !== "requeue" || head.ready === "dead"));
 		clear(status, state(head.phase), head.status !== "idle" && head.status !== "terminated" && state(head.status), head.ready === "dead" && state("dead"), head.stop_reason && head.stop_reason !== "end_turn" && state(head.stop_reason),
-			Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", (`${name}=${value}`))), mark,
-			acts.length > 0 && h("details.menu", h("summary.button", "Actions"), h("div", { role: "group", "aria-label": "Actions" }, acts.map(([name]) => h("button", { onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))))));
+			Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", (`${name}=${value}`))), mark);
+		menu.hidden = !acts.length;
+		if (choices.children.length !== acts.length || acts.some(([name], at) => choices.children[at].name !== name)) clear(choices, acts.map(([name]) => h("button", { name, onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))));
 		const kept = new Set(head.requests.map((each) => each.id));
 		for (const each of [...waiting.children]) if (!kept.has(each.dataset.requestId)) each.remove();
 		for (const each of head.requests) if (![...waiting.children].some((card) => card.dataset.requestId === each.id)) waiting.append(requestCard(remote, each, null, refresh, false));
@@ -58,6 +61,7 @@ export async function sessionPage(app, app_, user, id, query) {
 	}
 
 	async function act(name) {
+		menu.open = false;
 		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
 		if (done) (toast(`${name}: recorded as ${session.me.id}.`), refresh());
 	}
@@ -108,7 +112,7 @@ export async function sessionPage(app, app_, user, id, query) {
 	return {
 		title: id, log, travel, side,
 		root: h("div.session", h("header.top", h("nav.crumbs", { "aria-label": "Session" }, h("a", { href: `#/fleet?app=${encodeURIComponent(app_)}` }, visible(app_)), " / ",
-			h("a", { href: `#/fleet?${new URLSearchParams({ app: app_, user })}` }, user), " / ", h("h1", id)), status), travel.slider,
+			h("a", { href: `#/fleet?${new URLSearchParams({ app: app_, user })}` }, user), " / ", h("h1", id)), status, menu), travel.slider,
 		h("div.columns", h("div.left", log.root, waiting, writes && h("form.composer", { onsubmit: (event) => (event.preventDefault(), send()) }, text, h("button.primary", "Send"))), side.root)),
 		close: () => trace?.close(),
 	};

@@ -40,7 +40,7 @@ export function tree(value, options = {}, path = []) {
 	if (!holds(value)) return scalar(value);
 	if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
 	const names = Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value);
-	const list = h("ul.tree", { role: path.length ? "group" : "tree" });
+	const list = h("ul.tree");
 	let shown = 0;
 	const more = h("li", h("button.link", { onclick: add }));
 	function add() {
@@ -58,23 +58,24 @@ export function tree(value, options = {}, path = []) {
 
 function row(value, options, path) {
 	const key = JSON.stringify(path);
-	const label = visible(String(path.at(-1)));
 	const mark = options.marks?.get(key);
-	const name = options.pick
-		? h("button.name", { onclick: () => options.pick(path), title: "Who changed this?" }, label) : h("span.name", label);
-	if (!holds(value) || !size(value)) return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, h("span.leaf", name, tree(value, options, path)));
+	const label = String(path.at(-1));
+	const item = h(`li.${mark ?? "same"}`);
+	const name = options.pick ? h("button.name", { onclick: () => options.pick(path), title: "Who changed this?" }, label) : h("span.name", label);
+	if (!holds(value) || !size(value)) return item.appendChild(h("span.leaf", name, tree(value, options, path))), item;
 	const inside = h("div");
-	const details = h("details", h("summary", name, h("span.null", Array.isArray(value) ? `[${size(value)}]` : `{${size(value)}}`)), inside);
-	function fill() {
-		if (!inside.firstChild) inside.append(tree(value, options, path));
+	const toggle = h("button.toggle", { onclick: () => show(!open), "aria-label": `Open ${visible(label)}` });
+	let open;
+	function show(wanted) {
+		open = wanted;
+		options.toggled?.set(key, open);
+		toggle.setAttribute("aria-expanded", open);
+		inside.hidden = !open;
+		if (open && !inside.firstChild) inside.append(tree(value, options, path));
 	}
-	details.open = options.toggled?.get(key) ?? (path.length < 2 && size(value) <= 20);
-	if (details.open) fill();
-	details.addEventListener("toggle", () => {
-		options.toggled?.set(key, details.open);
-		if (details.open) fill();
-	});
-	return h(`li${mark ? `.${mark}` : ""}`, { role: "treeitem" }, details);
+	show(options.toggled?.get(key) ?? (path.length < 2 && size(value) <= 20));
+	item.append(toggle, name, h("span.null", Array.isArray(value) ? `[${size(value)}]` : `{${size(value)}}`), inside);
+	return item;
 }
 
 function scalar(value) {
