@@ -217,6 +217,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
     "certs": [("pin",), ("dev", "--name", TEXT)],
+    "studio": [("--port", TEXT)],
     "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
     "show": [("1", *NAMED), ("2", *NAMED), ("3", *NAMED)],
@@ -240,7 +241,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
-SILENT |= {"certs", "login", "mcp", "serve", "resolve", "keys", "tokens", "receipt"}
+SILENT |= {"certs", "login", "mcp", "serve", "studio", "resolve", "keys", "tokens", "receipt"}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

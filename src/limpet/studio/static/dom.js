@@ -104,7 +104,6 @@ setInterval(() => {
 
 export const chip = (text, kind = "") => h(`span.chip${kind ? `.${kind}` : ""}`, text);
 
-export const PHASES = ["init", "active", "suspended", "resumed", "completed", "terminated", "archived"];
 const TONES = {
 	active: "good", running: "good", success: "good", completed: "calm", archived: "calm", suspended: "warn", blocked: "warn",
 	requires_action: "warn", rescheduling: "warn", held: "warn", due: "info", leased: "good", dead: "bad", error: "bad",
@@ -143,7 +142,7 @@ export function toast(text, kind = "good") {
 	setTimeout(() => made.remove(), kind === "bad" ? 9_000 : 4_000);
 }
 
-const template = (id) => document.getElementById(id).content.cloneNode(true);
+export const template = (id) => document.getElementById(id).content.cloneNode(true);
 export const none = (id) => h("div.empty", template(`none-${id}`));
 
 /**

@@ -1,11 +1,10 @@
 // All sessions: how many of each kind, what happens a second, and a list that pages by cursor.
 
-import { h, s, PHASES, ago, clear, compact, count, failure, none, quiet, state, throttle } from "./dom.js";
+import { h, s, ago, clear, compact, count, failure, none, quiet, state, template, throttle } from "./dom.js";
 import { OWN, Remote, get, listen } from "./api.js";
 
 const WINDOW = 60; // seconds of the rates
 const FILTERS = ["app", "user", "label", "phase", "status", "text"];
-const TILES = [["leased", "Running"], ["due", "Due"], ["blocked", "Blocked"], ["held", "Retrying"], ["dead", "Dead"], ["sessions", "Sessions"]];
 
 class Rates {
 	constructor() {
@@ -13,8 +12,8 @@ class Rates {
 		this.counts = new Map(this.kinds.map((kind) => [kind, new Array(WINDOW).fill(0)]));
 		this.at = Math.floor(Date.now() / 1000);
 		this.plots = new Map(this.kinds.map((kind) => [kind, { number: h("b", "0"), line: s("path", { d: "" }) }]));
-		this.root = h("div.rates", this.kinds.map((kind) => h(`div.rate.${kind}`, this.plots.get(kind).number, h("span", ` ${kind} a second`),
-			s("svg", { viewBox: `0 0 ${WINDOW - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.plots.get(kind).line))));
+		this.parts = this.kinds.map((kind) => h(`div.rate.${kind}`, this.plots.get(kind).number, h("span", ` ${kind} a second`),
+			s("svg", { viewBox: `0 0 ${WINDOW - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.plots.get(kind).line)));
 		this.timer = setInterval(() => document.hidden || this.draw(), 1000);
 	}
 	add(event) {
@@ -41,40 +40,30 @@ class Rates {
 
 export function fleet(app, query) {
 	const rates = new Rates();
-	const tiles = new Map(TILES.map(([name, label]) => [name, h("b", "–")]));
-	const phases = h("div.phases");
-	const body = h("tbody");
-	const table = h("table.sessions", h("thead", h("tr", ["Session", "Phase", "Status", "Events", "Updated", "Labels"].map((each) => h("th", { scope: "col" }, each)))), body);
-	const note = h("div");
-	const more = h("button", { hidden: true, onclick: () => load(next) }, "Show more");
-	const inputs = Object.fromEntries(FILTERS.map((name) => [name, name === "phase" ? choice(name, PHASES) : name === "status" ? choice(name, ["running", "idle", "rescheduling", "terminated", "blocked", "due", "dead"])
-		: h("input", { name, value: query.get(name) ?? "", placeholder: { label: "plan=gold", text: "id, user or label" }[name] ?? "", autocomplete: "off" })]));
-	function choice(name, values) {
-		return h("select", { name }, h("option", { value: "" }, "any"), values.map((each) => h("option", { value: each, selected: each === query.get(name) }, each)));
-	}
+	const root = h("div.page.fleet", template("fleet"));
+	const [phases, body, note, more, form] = [".phases", "tbody", ".note", ".more", "form"].map((each) => root.querySelector(each));
+	const tiles = [...root.querySelectorAll(".tile")];
+	for (const name of FILTERS) form[name].value = query.get(name) ?? "";
 	let next = null;
 	let asked = 0;
 	const rows = new Map();
 
-	const filters = () => Object.fromEntries(FILTERS.map((name) => [name, inputs[name].value.trim()]).filter(([, value]) => value));
+	const filters = () => Object.fromEntries(FILTERS.map((name) => [name, form[name].value.trim()]).filter(([, value]) => value));
 	function parameters() {
 		const { label, status, text, ...rest } = filters();
 		const made = { ...rest, q: text, [["blocked", "due", "dead"].includes(status) ? "ready" : "status"]: status };
-		for (const each of (label ?? "").split(",").filter((pair) => pair.includes("="))) {
-			const at = each.indexOf("=");
-			made[`labels[${each.slice(0, at).trim()}]`] = each.slice(at + 1).trim();
-		}
+		for (const [, name, value] of (label ?? "").matchAll(/([^=,]+)=([^,]*)/g)) made[`labels[${name.trim()}]`] = value.trim();
 		return made;
 	}
 
-	async function load(page, quiet) {
+	async function load(page, live) {
 		const number = (asked += 1);
 		try {
 			const found = await get(`${OWN}/sessions`, { ...parameters(), limit: 50, page });
 			if (number !== asked) return;
-			if (!page && !quiet) (clear(body), rows.clear());
-			for (const each of quiet ? found.data.toReversed() : found.data) put(each, quiet);
-			if (!quiet) next = found.next_page;
+			if (!page && !live) (clear(body), rows.clear());
+			for (const each of live ? found.data.toReversed() : found.data) put(each, live);
+			if (!live) next = found.next_page;
 			more.hidden = !next;
 			more.textContent = found.data.length ? "Show more" : "Look further back";
 			clear(note, !rows.size && (next ? quiet("None of the newest sessions match.") : Object.keys(filters()).length ? none("matches") : none("exist")));
@@ -85,9 +74,9 @@ export function fleet(app, query) {
 
 	function put(head, first) {
 		const remote = Remote.of(head.session);
-		const labels = Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", (`${name}=${value}`)));
+		const labels = Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", `${name}=${value}`));
 		const row = h("tr", h("td", h("a", { href: remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id)), h("td", state(head.phase)),
-			h("td", state(["leased", "idle", "ended"].includes(head.ready) || !head.ready ? head.status : head.ready)), h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels));
+			h("td", state(["blocked", "due", "dead", "held"].includes(head.ready) ? head.ready : head.status)), h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels));
 		const old = rows.get(remote.name);
 		if (old) old.replaceWith(row);
 		else if (first) body.prepend(row);
@@ -98,15 +87,15 @@ export function fleet(app, query) {
 	async function tally() {
 		try {
 			const found = await get(`${OWN}/status`, { app: filters().app });
-			for (const [name, number] of tiles) number.textContent = compact(found[name]) + (found.complete || name !== "sessions" ? "" : "+");
-			clear(phases, PHASES.filter((name) => found.by_phase[name]).map((name) => h("button", { onclick: () => pick("phase", name) }, state(name), ` ${compact(found.by_phase[name])}`)));
+			for (const tile of tiles) tile.firstChild.textContent = compact(found[tile.classList[1]]) + (found.complete || !tile.matches(".sessions") ? "" : "+");
+			clear(phases, Object.keys(found.by_phase).filter((name) => found.by_phase[name]).map((name) => h("button", { onclick: () => pick("phase", name) }, state(name), ` ${compact(found.by_phase[name])}`)));
 		} catch {
 			clear(phases, quiet("Your key does not see the counts of this store."));
 		}
 	}
 
 	function pick(name, value) {
-		inputs[name].value = inputs[name].value === value ? "" : value;
+		form[name].value = form[name].value === value ? "" : value;
 		changed();
 	}
 	const changed = () => {
@@ -115,18 +104,15 @@ export function fleet(app, query) {
 		load();
 		tally();
 	};
-	const form = h("form.filters", { role: "search", oninput: throttle(300, changed), onsubmit: (event) => (event.preventDefault(), changed()) },
-		FILTERS.map((name) => h("label", h("span", name), inputs[name])));
+	form.addEventListener("input", throttle(300, changed));
+	form.addEventListener("submit", (event) => (event.preventDefault(), changed()));
+	more.addEventListener("click", () => load(next));
+	for (const tile of tiles) tile.addEventListener("click", () => pick("status", tile.value));
+	root.querySelector(".rates").append(...rates.parts);
 	load();
 	tally();
 	const refresh = throttle(1_000, () => load(null, true));
 	const recount = throttle(5_000, tally);
 	listen(`${OWN}/events/stream`, {}, (event) => (rates.add(event), refresh(), recount()), app.connection);
-	const status = { blocked: "blocked", due: "due", dead: "dead", leased: "running" };
-	return {
-		title: "Fleet",
-		root: h("div.page.fleet", h("h1", "Fleet"), h("div.tiles", TILES.map(([name, label]) =>
-			h(`button.tile.${name}`, { disabled: !status[name], onclick: () => pick("status", status[name]) }, tiles.get(name), h("span", label)))), phases, rates.root, form, h("div.wide", table), note, more),
-		close: () => clearInterval(rates.timer),
-	};
+	return { title: "Fleet", root, close: () => clearInterval(rates.timer) };
 }

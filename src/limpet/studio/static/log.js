@@ -1,7 +1,7 @@
 // The log of a session as a window: some hundred rows around one seq, read when they are needed.
 // Rows are made once and never made again, so nothing closes or moves when events arrive.
 
-import { h, clear, count, into, none, toast, visible } from "./dom.js";
+import { h, clear, count, into, none, template, toast, visible } from "./dom.js";
 import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
 
 const PAGE = 60;
@@ -14,23 +14,17 @@ export class Log {
 		Object.assign(this, { remote, picked, requests, all: false, version: 0, ended: true, began: false, unseen: 0, loading: null });
 		this.rows = new Map(); // by seq, in order
 		this.partials = new Map();
-		this.list = h("div.rows", { role: "log", "aria-label": "Conversation", "aria-live": "off" });
-		this.scroll = h("div.scroll", { tabindex: "0", "aria-label": "Events of the session", onscroll: () => this.scrolled() }, this.list);
-		this.pill = h("button.pill", { hidden: true, onclick: () => this.open() });
-		this.box = h("input", { type: "search", placeholder: "Search in this session", "aria-label": "Search in this session", onkeydown: (event) => {
-			if (event.key !== "Enter") return;
-			event.preventDefault();
-			this.search(event.shiftKey ? -1 : 1);
-		} });
-		this.found = h("span.found", { role: "status" });
-		const mode = (all, text) => h("button", { "aria-pressed": String(all === this.all), onclick: () => this.show(all) }, text);
-		this.modes = h("div.segmented", { role: "group", "aria-label": "What to show" }, mode(false, "Conversation"), mode(true, "Everything"));
-		this.root = h("section.log", h("div.toolbar", this.modes, h("div.search", this.box, this.found,
-			h("button.icon", { "aria-label": "Previous match", title: "Previous (Shift+Enter)", onclick: () => this.search(-1) }, "↑"),
-			h("button.icon", { "aria-label": "Next match", title: "Next (Enter)", onclick: () => this.search(1) }, "↓"))), this.scroll, this.pill);
-		this.list.addEventListener("click", (event) => {
-			const seq = event.target.closest("[data-seq]")?.dataset.seq;
-			if (seq) this.pick(Number(seq));
+		this.root = h("section.log", template("log"));
+		for (const [name, place] of [["list", ".rows"], ["scroll", ".scroll"], ["pill", ".pill"], ["box", "input"], ["found", ".found"], ["modes", ".segmented"]]) this[name] = this.root.querySelector(place);
+		this.scroll.addEventListener("scroll", () => this.scrolled());
+		this.box.addEventListener("keydown", (event) => event.key === "Enter" && this.search(event.shiftKey ? -1 : 1));
+		this.root.addEventListener("click", ({ target }) => {
+			const button = target.closest("button");
+			if (!button) return;
+			if (button.dataset.seq) this.pick(Number(button.dataset.seq));
+			else if (button === this.pill) this.open();
+			else if (button.parentNode === this.modes) this.show(Boolean(button.value));
+			else if (button.matches(".search .icon")) this.search(Number(button.value));
 		});
 	}
 
@@ -41,8 +35,7 @@ export class Log {
 	show(all) {
 		if (all === this.all) return;
 		this.all = all;
-		[...this.modes.children].forEach((each, at) => each.setAttribute("aria-pressed", String(Boolean(at) === all)));
-		this.list.setAttribute("aria-label", all ? "Events" : "Conversation");
+		for (const each of this.modes.children) each.setAttribute("aria-pressed", String(Boolean(each.value) === all));
 		this.open(this.selected);
 	}
 

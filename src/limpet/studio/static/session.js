@@ -21,7 +21,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		head = await remote.get();
 	} catch (error) {
 		error.message = error.status === 404 ? `There is no session ${remote.name}, or your key does not see it. Look for it in the fleet.` : error.message;
-		return { title: id, root: h("div.page", failure(error), h("a", { href: "#/fleet" }, "To the fleet")), close() {} };
+		return { title: id, root: h("div.page", h("h1", "Session"), failure(error), h("a", { href: "#/fleet" }, "To the fleet")), close() {} };
 	}
 	let trace;
 	const log = new Log(remote, { picked: (seq) => (travel.to(seq, "log"), trace?.mark(seq)) });
@@ -43,7 +43,7 @@ export async function sessionPage(app, app_, user, id, query) {
 	function show() {
 		const acts = ACTS.filter(([name, right, phases]) => session.may(right) && phases.split(" ").includes(head.phase) && (name !== "requeue" || head.ready === "dead"));
 		clear(status, state(head.phase), head.status !== "idle" && head.status !== "terminated" && state(head.status), head.ready === "dead" && state("dead"), head.stop_reason && head.stop_reason !== "end_turn" && state(head.stop_reason),
-			Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", (`${name}=${value}`))), mark);
+			Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", `${name}=${value}`)), mark);
 		menu.hidden = !acts.length;
 		if (choices.children.length !== acts.length || acts.some(([name], at) => choices.children[at].name !== name)) clear(choices, acts.map(([name]) => h("button", { name, onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))));
 		const kept = new Set(head.requests.map((each) => each.id));

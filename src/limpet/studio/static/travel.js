@@ -1,7 +1,7 @@
 // Time travel: a slider over the log, the state at any moment, what changed, who changed it, and
 // what one can do from there: fork, edit, rewind, compare, bisect.
 
-import { h, s, ago, ask, clear, count, into, link, none, quiet, throttle, toast, when } from "./dom.js";
+import { h, s, ago, ask, clear, count, into, link, none, quiet, template, throttle, toast, when } from "./dom.js";
 import { session } from "./api.js";
 import { brief, changes, tree } from "./tree.js";
 
@@ -17,21 +17,16 @@ export function parsed(text) {
 export class Travel {
 	constructor(remote, { version, moved }) {
 		Object.assign(this, { remote, version, moved, seq: version, now: true, toggled: new Map(), checkpoints: [] });
-		this.range = h("input", { type: "range", min: 1, max: version, value: version, "aria-label": "Moment in the history", oninput: () => this.to(Number(this.range.value), "slider") });
-		this.marks = s("svg.marks", { viewBox: "0 0 1000 8", preserveAspectRatio: "none", "aria-hidden": "true" });
-		this.place = h("output.place");
-		this.back = h("button", { hidden: true, onclick: () => this.toNow() }, "Back to now");
-		this.slider = h("div.travel", { role: "group", "aria-label": "Time travel" }, h("span.label", "History"), h("div.track", this.marks, this.range), this.place, this.back);
-		this.state = h("div.state");
-		this.changed = h("div");
-		this.blamed = h("div.blame", { "aria-live": "polite" });
-		this.listed = h("div");
-		const write = session.may("write");
-		this.panel = h("div.moment", h("div.buttons", session.may("create") && h("button", { onclick: () => this.fork() }, "Fork here"),
-			session.may("create") && h("button", { onclick: () => this.fork(true) }, "Edit and fork"),
-			write && h("button", { onclick: () => this.rewind() }, "Rewind to here"), write && h("button", { onclick: () => this.checkpoint() }, "Checkpoint"),
-			h("button", { onclick: () => this.bisect() }, "Bisect")),
-		h("h3", "Changed by this event"), this.changed, h("h3", "State"), this.state, this.blamed, h("h3", "Checkpoints"), this.listed);
+		const [slider, panel] = template("travel").children;
+		Object.assign(this, { slider, panel, range: slider.querySelector("input"), marks: slider.querySelector("svg"), place: slider.querySelector("output"), back: slider.querySelector("button") });
+		for (const name of ["changed", "state", "blame", "pinned"]) this[`${name}Part`] = panel.querySelector(`.${name}`);
+		this.range.max = this.range.value = version;
+		this.range.addEventListener("input", () => this.to(Number(this.range.value), "slider"));
+		this.back.addEventListener("click", () => this.toNow());
+		for (const each of panel.querySelectorAll("[data-needs]")) {
+			each.addEventListener("click", () => this[each.value]());
+			if (!session.may(each.dataset.needs)) each.remove();
+		}
 		this.read = throttle(60, () => this.load());
 		this.show();
 		this.load();
@@ -77,16 +72,16 @@ export class Travel {
 		this.marks.replaceChildren(...marks);
 	}
 
-	async load() {
+	load() {
 		const seq = this.seq;
-		into(this.state, async () => {
+		into(this.statePart, async () => {
 			const [{ state }, diff] = await Promise.all([
 				this.remote.get("/state", this.now ? {} : { at: seq }), seq > 1 ? this.remote.get("/diff", { from: seq - 1, to: seq }) : { changes: [] }]);
 			if (seq !== this.seq) return null;
 			this.value = state;
 			const marks = new Map(diff.changes.map((each) => [JSON.stringify(each.path), each.kind]));
 			const names = Object.keys(state).length;
-			clear(this.changed, seq > 1 ? changes(diff.changes, (path) => this.blame(path)) : quiet("The first event: the state begins here."));
+			clear(this.changedPart, seq > 1 ? changes(diff.changes, (path) => this.blame(path)) : quiet("The first event: the state begins here."));
 			return names ? tree(state, { pick: (path) => this.blame(path), marks, toggled: this.toggled }) : quiet("The state is empty.");
 		});
 	}
@@ -94,7 +89,7 @@ export class Travel {
 	async loadCheckpoints() {
 		const page = await this.remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }));
 		this.checkpoints = page.data;
-		clear(this.listed, page.data.length ? h("ul.plain", page.data.map((each) => h("li", link(`#${each.ref.number}`, () => this.to(each.ref.seq)),
+		clear(this.pinnedPart, page.data.length ? h("ul.plain", page.data.map((each) => h("li", link(`#${each.ref.number}`, () => this.to(each.ref.seq)),
 			` at event ${count(each.ref.seq)}, ${each.trigger}, `, ago(each.at), " ", session.may("write") && link("Restore", () => this.restore(each.ref)))))
 			: none("checkpoints"));
 		this.show();
@@ -102,14 +97,18 @@ export class Travel {
 
 	async blame(path) {
 		const name = path.map(String).join(".");
-		await into(this.blamed, async () => {
+		await into(this.blamePart, async () => {
 			const page = await this.remote.get("/blame", { path: name });
 			const past = page.data.filter((each) => each.event.seq <= this.seq);
 			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((each) =>
 				h("li", link(`#${each.event.seq}`, () => this.to(each.event.seq)), " ", h("b", each.actor), " ", ago(each.event.at), " ",
 					h("code", brief(each.op, 80))))) : quiet("Nobody did up to this moment.")];
 		});
-		this.blamed.scrollIntoView({ block: "nearest" });
+		this.blamePart.scrollIntoView({ block: "nearest" });
+	}
+
+	edit() {
+		return this.fork(true);
 	}
 
 	async fork(edits) {
