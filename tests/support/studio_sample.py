@@ -230,7 +230,7 @@ async def grow(lp: limpet.Limpet, events: int) -> limpet.Key:
                     type="user.message" if n % 2 else "agent.message",
                     data={"text": f"{long.version + n}: {words[: 20 + (n * 37) % 160]}"},
                     actor="user:max" if n % 2 else "agent:support",
-                    ops=(limpet.ops.set("steps", long.version + n),) if n % 50 == 0 else (),
+                    ops=(limpet.ops.Set(("steps",), long.version + n),) if n % 50 == 0 else (),
                 )
                 for n in range(more)
             ]

@@ -185,8 +185,8 @@ async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""
     after = call.request.headers.get("last-event-id") or call.text("after")
-    position = await call.lp.position() if after is None else after
-    entries = watch_quietly(call.service.pulse, call.lp, call.named_app, check_position(position))
+    position = check_position(after) or await call.lp.position()
+    entries = watch_quietly(call.service.pulse, call.lp, call.named_app, position)
     return FeedStream(call, entries)
 
 

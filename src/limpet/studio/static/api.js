@@ -115,8 +115,12 @@ export function listen(path, query, hear, state) {
 	let last = null;
 	(async () => {
 		for (let pause = 300; !ending.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+			// A browser has six connections to a server: a page that nobody looks at takes none.
+			if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+			const hiding = new AbortController();
+			document.addEventListener("visibilitychange", () => hiding.abort(), { once: true });
 			try {
-				const answer = await request("GET", path, { query: last ? { ...query, after: undefined } : query, signal: ending.signal, last });
+				const answer = await request("GET", path, { query: last ? { ...query, after: undefined } : query, signal: AbortSignal.any([ending.signal, hiding.signal]), last });
 				if (answer.status === 401) return dispatchEvent(new Event("signed-out"));
 				if (!answer.ok) throw await refused(answer);
 				state?.("live");

@@ -15,7 +15,7 @@ let page = null;
 const app = {
 	waiting(number, more) {
 		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
-			},
+	},
 	connection(name, error) {
 		part("connection").className = name;
 		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name];
@@ -47,7 +47,7 @@ async function route() {
 	main.removeAttribute("aria-busy");
 	document.title = `${visible(made.title).slice(0, 80)} · Limpet`;
 	for (const each of document.querySelectorAll("nav.main a")) each.toggleAttribute("aria-current", each.hash.slice(2) === (name || "fleet"));
-	made.log?.toEnd();
+	made.log?.place();
 	main.focus({ preventScroll: true });
 	performance.mark("limpet-shown");
 }

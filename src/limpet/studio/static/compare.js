@@ -10,7 +10,7 @@ const sign = (event) => `${event.type} ${JSON.stringify(event.data)} ${JSON.stri
 const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.forked", "session.rewound", "effect.*"];
 
 /** Pairs [left, right] of two lists: what is the same is beside each other, then what is alike. */
-export function aligned(a, b) {
+function aligned(a, b) {
 	const [x, y] = [a.map(sign), b.map(sign)];
 	const alike = (i, j) => (x[i] === y[j] ? 4 : a[i].type === b[j].type ? 1 : 0);
 	const best = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));

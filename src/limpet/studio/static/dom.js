@@ -31,7 +31,7 @@ function fill(element, classes, props, children) {
 }
 
 /** What is put into the page: nothing for false and null; every text with what hides in it shown. */
-const shown = (children) => children.flat(4).filter((each) => each || each === 0).map((each) => (each instanceof Node ? each : visible(each)));
+const shown = (children) => children.flat(4).filter(Boolean).map((each) => (each instanceof Node ? each : visible(each)));
 
 export function clear(element, ...children) {
 	element.replaceChildren(...shown(children));
@@ -57,14 +57,10 @@ export const visible = (text) => String(text).replace(HIDDEN, (each) => `⟦U+${
 
 export const count = (number) => Number(number ?? 0).toLocaleString("en-US");
 
-export function compact(number) {
-	if (number < 10_000) return count(number);
-	return number < 999_500 ? `${(number / 1e3).toFixed(number < 99_500 ? 1 : 0)}k` : `${(number / 1e6).toFixed(1)}M`;
-}
-
+const SHORT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+export const compact = (number) => (number < 10_000 ? count(number) : SHORT.format(number));
 export const money = (cost) => (cost ? `$${cost < 0.1 ? cost.toFixed(4) : cost.toFixed(2)}` : "$0");
-export const bytes = (size) =>
-	size < 1_000 ? `${size} B` : size < 1e6 ? `${(size / 1e3).toFixed(0)} KB` : `${(size / 1e6).toFixed(1)} MB`;
+export const bytes = (size) => (size < 1e6 ? `${(size / 1e3).toFixed(0)} KB` : `${(size / 1e6).toFixed(1)} MB`);
 
 export function span(seconds) {
 	const size = Math.abs(seconds);
@@ -105,12 +101,13 @@ setInterval(() => {
 export const chip = (text, kind = "") => h(`span.chip${kind ? `.${kind}` : ""}`, text);
 
 const TONES = {
-	active: "good", running: "good", success: "good", completed: "calm", archived: "calm", suspended: "warn", blocked: "warn",
-	requires_action: "warn", rescheduling: "warn", held: "warn", due: "info", leased: "good", dead: "bad", error: "bad",
-	terminated: "bad", retries_exhausted: "bad", budget_reached: "bad", unknown: "bad", failed: "bad", interrupted: "warn",
+	good: "active running success leased succeeded", warn: "suspended blocked requires_action rescheduling held interrupted", info: "due",
+	bad: "dead error terminated retries_exhausted budget_reached unknown failed",
 };
-export const state = (name) => chip(String(name ?? "deleted").replaceAll("_", " "), TONES[name] ?? "");
+const tone = (name) => Object.keys(TONES).find((each) => TONES[each].split(" ").includes(name)) ?? "";
+export const state = (name) => chip(String(name ?? "deleted").replaceAll("_", " "), tone(name));
 
+export const labels = (head) => Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", `${name}=${value}`));
 export const quiet = (...text) => h("p.quiet", text);
 export const link = (text, onclick) => h("button.link", { onclick }, text);
 
@@ -122,13 +119,10 @@ export function failure(error, again) {
 
 /** At most one call in this time; the last one is never lost. */
 export const throttle = (milliseconds, run) => {
-	let timer = 0;
-	let last = 0;
+	let [timer, last] = [0, 0];
 	return () => {
-		if (timer) return;
-		timer = setTimeout(() => {
-			timer = 0;
-			last = Date.now();
+		timer ||= setTimeout(() => {
+			[timer, last] = [0, Date.now()];
 			run();
 		}, Math.max(0, last + milliseconds - Date.now()));
 	};

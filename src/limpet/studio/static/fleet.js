@@ -1,6 +1,6 @@
 // All sessions: how many of each kind, what happens a second, and a list that pages by cursor.
 
-import { h, s, ago, clear, compact, count, failure, none, quiet, state, template, throttle } from "./dom.js";
+import { h, s, ago, clear, compact, count, failure, labels, none, quiet, state, template, throttle } from "./dom.js";
 import { OWN, Remote, get, listen } from "./api.js";
 
 const WINDOW = 60; // seconds of the rates
@@ -74,9 +74,8 @@ export function fleet(app, query) {
 
 	function put(head, first) {
 		const remote = Remote.of(head.session);
-		const labels = Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", `${name}=${value}`));
 		const row = h("tr", h("td", h("a", { href: remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id)), h("td", state(head.phase)),
-			h("td", state(["blocked", "due", "dead", "held"].includes(head.ready) ? head.ready : head.status)), h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels));
+			h("td", state(["blocked", "due", "dead", "held"].includes(head.ready) ? head.ready : head.status)), h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels(head)));
 		const old = rows.get(remote.name);
 		if (old) old.replaceWith(row);
 		else if (first) body.prepend(row);

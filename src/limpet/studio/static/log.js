@@ -10,8 +10,8 @@ const NEAR = 900; // pixels from an edge at which the next page is read
 const SEARCH_PAGES_MAX = 400;
 
 export class Log {
-	constructor(remote, { picked, requests }) {
-		Object.assign(this, { remote, picked, requests, all: false, version: 0, ended: true, began: false, unseen: 0, loading: null });
+	constructor(remote, { picked }) {
+		Object.assign(this, { remote, picked, all: false, version: 0, ended: true, began: false, unseen: 0, loading: null });
 		this.rows = new Map(); // by seq, in order
 		this.partials = new Map();
 		this.root = h("section.log", template("log"));
@@ -45,9 +45,15 @@ export class Log {
 		return into(this.list, async () => {
 			const [older, newer] = await Promise.all([this.page({ before: seq && seq + 1, order: "desc" }), seq ? this.page({ after: seq }) : { data: [] }]);
 			this.fill([...older.data.reverse(), ...newer.data], !older.next_page, !newer.next_page);
-			if (seq) this.mark(seq);
-			else this.toEnd();
+			this.selected = seq;
+			this.place();
 		});
+	}
+
+	/** Show the place that it was opened at. */
+	place() {
+		if (this.selected) this.mark(this.selected);
+		else this.toEnd();
 	}
 
 	page(query) {

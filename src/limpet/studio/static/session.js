@@ -1,6 +1,6 @@
 // One session: the conversation, beside it the trace, the state at any moment, its graph, its family.
 
-import { h, ago, ask, chip, clear, count, failure, money, state, tabs, throttle, toast, visible } from "./dom.js";
+import { h, ago, ask, chip, clear, count, failure, labels, money, state, tabs, throttle, toast, visible } from "./dom.js";
 import { OWN, Remote, listen, session } from "./api.js";
 import { Log } from "./log.js";
 import { Trace } from "./trace.js";
@@ -21,7 +21,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		head = await remote.get();
 	} catch (error) {
 		error.message = error.status === 404 ? `There is no session ${remote.name}, or your key does not see it. Look for it in the fleet.` : error.message;
-		return { title: id, root: h("div.page", h("h1", "Session"), failure(error), h("a", { href: "#/fleet" }, "To the fleet")), close() {} };
+		return { title: id, root: h("div.page", h("h1", "Session"), failure(error)), close() {} };
 	}
 	let trace;
 	const log = new Log(remote, { picked: (seq) => (travel.to(seq, "log"), trace?.mark(seq)) });
@@ -43,9 +43,9 @@ export async function sessionPage(app, app_, user, id, query) {
 	function show() {
 		const acts = ACTS.filter(([name, right, phases]) => session.may(right) && phases.split(" ").includes(head.phase) && (name !== "requeue" || head.ready === "dead"));
 		clear(status, state(head.phase), head.status !== "idle" && head.status !== "terminated" && state(head.status), head.ready === "dead" && state("dead"), head.stop_reason && head.stop_reason !== "end_turn" && state(head.stop_reason),
-			Object.entries(head.labels).filter(([name]) => !name.startsWith("$")).map(([name, value]) => h("span.label", `${name}=${value}`)), mark);
+			labels(head), mark);
 		menu.hidden = !acts.length;
-		if (choices.children.length !== acts.length || acts.some(([name], at) => choices.children[at].name !== name)) clear(choices, acts.map(([name]) => h("button", { name, onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))));
+		if (choices.children.length !== acts.length || choices.firstChild?.name !== acts[0]?.[0]) clear(choices, acts.map(([name]) => h("button", { name, onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))));
 		const kept = new Set(head.requests.map((each) => each.id));
 		for (const each of [...waiting.children]) if (!kept.has(each.dataset.requestId)) each.remove();
 		for (const each of head.requests) if (![...waiting.children].some((card) => card.dataset.requestId === each.id)) waiting.append(requestCard(remote, each, null, refresh, false));
@@ -54,7 +54,7 @@ export async function sessionPage(app, app_, user, id, query) {
 			h("meter", { min: 0, max: budget.limit[name], value: budget.spent[name] + budget.reserved[name], "aria-label": `${name} spent` }));
 		const rows = [["Turns", count(usage.turns)], ["Tokens", `${count(usage.input)} in, ${count(usage.output)} out`], ["Cost", money(usage.cost)], ["Budget", budget ? [bar("cost", money), bar("tokens", count)] : "no limit"],
 			["Created", ago(head.created_at)], ["Updated", ago(head.updated_at)], ["Events", count(head.version)], ["Pending inputs", count(head.pending)],
-			["Worker", (head.worker ?? "none")], ["Wakes", head.due_at ? ago(head.due_at) : "when input comes"],
+			["Worker", head.worker ?? "none"], ["Wakes", head.due_at ? ago(head.due_at) : "when input comes"],
 			["Timers", Object.entries(head.timers).map(([name, timer]) => h("div", name, " ", ago(timer.at), " ", chip(timer.kind)))],
 			["Failure", head.failure && `${head.failure.message} (attempt ${head.failure.attempt})`], ["Parent", head.parent && h("a", { href: Remote.of(head.parent).href }, Remote.of(head.parent).name)]];
 		clear(about, h("dl", rows.filter(([, value]) => value && value.length !== 0).map(([name, value]) => [h("dt", name), h("dd", value)])));

@@ -71,9 +71,11 @@ export class Trace {
 		const end = (each) => each.ended_us ?? now;
 		const scale = folded(spans, end);
 		const cost = spans.reduce((sum, each) => sum + (each.cost ?? 0), 0);
-		const tokens = spans.reduce((sum, each) => sum + (each.usage?.input ?? 0) + (each.usage?.output ?? 0), 0);
-		clear(wake.root.querySelector(".sum"), state(activation.result ?? "running"), ` ${time((end(spans[0]) - spans[0].started_us) / 1e6)}`,
-			tokens ? ` · ${compact(tokens)} tokens` : "", cost ? ` · ${money(cost)}` : "");
+		const used = (each) => (each.usage?.input ?? 0) + (each.usage?.output ?? 0);
+		const tokens = spans.reduce((sum, each) => sum + used(each), 0);
+		const took = (each) => time((end(each) - each.started_us) / 1e6);
+		clear(wake.root.querySelector(".sum"), state(activation.result ?? "running"), ` ${took(spans[0])}`,
+			tokens && ` · ${compact(tokens)} tokens`, cost && ` · ${money(cost)}`);
 		const depth = new Map([[null, -1]]);
 		wake.rows = spans.map((each) => {
 			depth.set(each.id, (depth.get(each.parent) ?? -1) + 1);
@@ -81,13 +83,13 @@ export class Trace {
 			const seqs = events.filter((event) => event.data?.span_id === each.id).map((event) => event.seq);
 			const range = [Math.min(...seqs, wake.to), each.ended_us ? Math.max(...seqs, wake.from) : Infinity];
 			const about = events.find((event) => event.seq >= range[0] && event.seq <= range[1] && !event.type.startsWith("span."));
-			const label = `${each.kind} ${visible(each.name)}, ${time((end(each) - each.started_us) / 1e6)}${each.error ? `, ${visible(each.error)}` : ""}`;
+			const label = visible(`${each.kind} ${each.name}, ${took(each)}${each.error ? `, ${each.error}` : ""}`);
 			const row = h("button.span", { "aria-label": label, title: label, onclick: () => this.picked(about?.seq ?? range[0]) },
 				h(`span.label.indent${Math.min(6, depth.get(each.id))}`, h(`i.kind.${each.kind}`), h("span", each.name)),
 				s("svg", { viewBox: `0 0 ${WIDTH} 16`, preserveAspectRatio: "none", "aria-hidden": "true" },
 					scale.folds.map((x) => s("rect.fold", { x, y: 0, width: FOLDED, height: 16 })),
 					s(`rect.bar.${each.kind}${each.error || each.result === "error" ? ".bad" : ""}${each.ended_us ? "" : ".open"}`, { x: from, y: 3, width: Math.max(4, to - from), height: 10, rx: 3 })),
-				h("span.took", each.ended_us ? time((each.ended_us - each.started_us) / 1e6) : "…", each.usage ? h("small", ` ${compact((each.usage.input ?? 0) + (each.usage.output ?? 0))} tok`, each.cost ? ` ${money(each.cost)}` : "") : ""));
+				h("span.took", each.ended_us ? took(each) : "…", each.usage && h("small", ` ${compact(used(each))} tok`, each.cost && ` ${money(each.cost)}`)));
 			return { row, range, id: each.id };
 		});
 		clear(wake.body, wake.rows.map((each) => each.row), activation.error && h("p.warning", activation.error));
