@@ -99,7 +99,7 @@ function wireId(id) {
 	return `sesn_.${btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`;
 }
 
-// --- the stream -----------------------------------------------------------------------------------
+// --- the stream
 
 let open = null;
 

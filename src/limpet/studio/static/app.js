@@ -52,7 +52,7 @@ async function route() {
 	performance.mark("limpet-shown");
 }
 
-// --- signing in -----------------------------------------------------------------------------------
+// --- signing in
 
 async function enter() {
 	const token = /^#token=(.+)$/.exec(location.hash)?.[1];
@@ -102,7 +102,7 @@ function theme(name) {
 	if (chosen) document.documentElement.dataset.theme = chosen;
 }
 
-// --- keys -----------------------------------------------------------------------------------------
+// --- keys
 
 let before = "";
 addEventListener("keydown", (event) => {

@@ -53,7 +53,7 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202
 /** Text with what is invisible or changes direction made visible. */
 export const visible = (text) => String(text).replace(HIDDEN, (each) => `⟦U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
 
-// --- numbers and times ----------------------------------------------------------------------------
+// --- numbers and times
 
 export const count = (number) => Number(number ?? 0).toLocaleString("en-US");
 
@@ -96,7 +96,7 @@ setInterval(() => {
 	}
 }, 10_000);
 
-// --- small parts ----------------------------------------------------------------------------------
+// --- small parts
 
 export const chip = (text, kind = "") => h(`span.chip${kind ? `.${kind}` : ""}`, text);
 

@@ -69,7 +69,7 @@ export class Log {
 		this.seen();
 	}
 
-	// --- rows ---------------------------------------------------------------------------------------
+	// --- rows
 
 	add(events, before) {
 		const made = document.createDocumentFragment();
@@ -146,7 +146,7 @@ export class Log {
 		if (!fromEnd) this.scroll.scrollTop = top - (height - this.scroll.scrollHeight);
 	}
 
-	// --- live ---------------------------------------------------------------------------------------
+	// --- live
 
 	get atEnd() {
 		return this.ended && this.scroll.scrollHeight - this.scroll.clientHeight - this.scroll.scrollTop < 80;
@@ -198,7 +198,7 @@ export class Log {
 		this.pill.textContent = "To the newest ↓";
 	}
 
-	// --- places -------------------------------------------------------------------------------------
+	// --- places
 
 	/** The row that shows a seq, or the nearest before it. */
 	near(seq) {
