@@ -20,6 +20,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 FRAMEWORKS: Final = (
     "adk",
+    "agent-framework",
+    "agent-libraries",
+    "claude-agent-sdk",
     "anthropic-0",
     "anthropic-1",
     "browser",

@@ -142,7 +142,7 @@ def report_form(report: Report) -> dict[str, Any]:
 
 
 def changes_form(changed: Diff) -> list[dict[str, Any]]:
-    """What is different between two states."""
+    """The differences between two states."""
     return [
         {"path": list(c.path), "kind": c.kind, "old": c.old, "new": c.new} for c in changed.changes
     ]

@@ -72,6 +72,8 @@ async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
 class EventStream(Response, Generic[T]):
     """A response that goes on until the client leaves, what is followed ends or the server does."""
 
+    heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
+
     def __init__(self, call: WireCall, items: AsyncGenerator[T, None]) -> None:
         super().__init__()
         self._call, self._items = call, items
@@ -136,7 +138,7 @@ class EventStream(Response, Generic[T]):
                     waiting = asyncio.ensure_future(anext(self._items))
                 done, _ = await asyncio.wait((waiting,), timeout=HEARTBEAT_SECONDS)
                 if not done:
-                    yield b'event: ping\ndata: {"type": "ping"}\n\n'
+                    yield self.heartbeat
                     continue
                 item, waiting = waiting.result(), None
                 for frame in await self.shown(item):
