@@ -52,8 +52,10 @@ async def _show(store: StoreArgument, screen: Screen, *, port: int, browser: boo
             address_of(store.url, token=token, tls=tls_settings(store.url))
         )
     async with store.opened() as lp, opened(lp, port=port, principal=principal) as link:
+        stopped = asyncio.ensure_future(serve_until_stopped())
+        await asyncio.sleep(0)  # whoever has read the link may stop it
         screen.show(CommandResult({"url": link}, [TextLine(f"studio at {link}", "ok")]))
         sys.stdout.flush()
         if browser and not await asyncio.to_thread(webbrowser.open, link):
             screen.warn("no browser could be opened: open the link yourself")
-        await serve_until_stopped()
+        await stopped

@@ -40,7 +40,7 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
 }
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
-    ("/healthz", "/readyz", "/studio", "/studio/", "/studio/{name}", "/studio/sign_in")
+    ("/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
 )
 _ERROR: Final = {
     "type": "object",

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from limpet.errors import EntryRefused
@@ -59,9 +59,6 @@ def routes(service: Service) -> list[BaseRoute]:
     async def shell(request: Request) -> Response:
         return _answer(request, *static["index.html"])
 
-    async def folder(request: Request) -> Response:
-        return RedirectResponse(str(request.url.path).rstrip("/"), 307)
-
     async def file(request: Request) -> Response:
         found = static.get(request.path_params["name"])
         return Response(status_code=404) if found is None else _answer(request, *found)
@@ -81,7 +78,6 @@ def routes(service: Service) -> list[BaseRoute]:
 
     return [
         Route("/studio", shell, methods=["GET"]),
-        Route("/studio/", folder, methods=["GET"]),
         Route("/studio/sign_in", sign_in, methods=["POST"]),
         Route("/studio/{name}", file, methods=["GET"]),
     ]
