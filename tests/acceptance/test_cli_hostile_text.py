@@ -224,6 +224,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
     "certs": [("pin",), ("dev", "--name", TEXT)],
+    "studio": [("--port", TEXT)],
     "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
     "share": [
@@ -260,6 +261,7 @@ SILENT |= {
     "login",
     "mcp",
     "serve",
+    "studio",
     "resolve",
     "keys",
     "tokens",

@@ -325,6 +325,11 @@ def chosen_keys() -> tuple[str | None, str | None]:
     return _KEYS.get()
 
 
+def chosen_token() -> str | None:
+    """The key that --token or LIMPET_TOKEN names."""
+    return _TOKEN.get()
+
+
 def acting(actor: str | None) -> str:
     """Who acts: the one named, or whoever is logged in."""
     return f"cli:{getpass.getuser()}" if actor is None else actor

@@ -8,8 +8,10 @@ principal decides everything else: the Limpet of a caller is `lp.acting_as(princ
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import re
+import secrets
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
@@ -101,6 +103,53 @@ class DevGate:
 
     async def close(self) -> None:
         pass
+
+
+class LinkGate:
+    """Lets in whoever has the link of `limpet studio`, from this machine only.
+
+    The token of the link is exchanged for a key once; the key opens until this process ends. Both
+    are compared by their hashes, and are in the memory of this process alone.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._tokens: set[bytes] = set()  # hashes of those that were not used yet
+        self._keys: set[bytes] = set()
+        self._local = DevGate(caller.lp)
+
+    def new_token(self) -> str:
+        """A token for a link, good for one exchange."""
+        token = secrets.token_urlsafe(24)
+        self._tokens.add(_hash(token))
+        return token
+
+    async def exchange(self, token: str, connection: HTTPConnection) -> str:
+        """The key for a token. Raises EntryRefused: it was used already, or is not one of ours."""
+        await self._local(connection)
+        if _hash(token) not in self._tokens:
+            reason = "this link was used already, or is of another start"
+            raise EntryRefused(HERE, reason, "Start limpet studio again for a new one")
+        self._tokens.discard(_hash(token))
+        key = f"ls_{secrets.token_urlsafe(32)}"
+        self._keys.add(_hash(key))
+        return key
+
+    async def __call__(self, connection: HTTPConnection) -> Caller:
+        await self._local(connection)
+        given = connection.headers.get("authorization", "")
+        token = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+        if _hash(token) not in self._keys:
+            reason = "the request has no key of this studio"
+            raise EntryRefused(HERE, reason, "Open the link that limpet studio printed")
+        return self._caller
+
+    async def close(self) -> None:
+        pass
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class KeyGate:

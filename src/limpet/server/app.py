@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from limpet.errors import InvalidInput, LimpetError
-from limpet.server.access import CallerOf, DevGate, Gate, KeyGate, TokenGate
+from limpet.server.access import CallerOf, DevGate, Gate, KeyGate, LinkGate, TokenGate
 from limpet.server.answers import error_response
 from limpet.server.limits import CORS_SECONDS, RATE_PER_KEY
 from limpet.server.requests import Requests
@@ -44,7 +44,7 @@ def build(
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
-    gate: Gate | None = None
+    gate: Gate | None = caller_of if isinstance(caller_of, LinkGate) else None
     if caller_of is None:
         gate = DevGate(lp) if dev else KeyGate(lp)
         caller_of = gate = gate if tokens is None else TokenGate(lp, tokens, gate)

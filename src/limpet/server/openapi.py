@@ -41,7 +41,9 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
 }
 _WITHOUT_NAME: Final = frozenset(("limit", "times", "is_ascending"))
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
-_OPEN: Final = frozenset(("/healthz", "/readyz"))  # without a key
+_OPEN: Final = frozenset(  # without a key
+    ("/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
+)
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],

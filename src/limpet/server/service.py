@@ -7,6 +7,7 @@ import asyncio
 from limpet.server.access import CallerOf, Gate
 from limpet.server.limits import RATE_PER_KEY
 from limpet.server.meter import Meter
+from limpet.server.pulse import StorePulse
 from limpet.server.requests import KeyShare, admitted
 from limpet.server.store_door import StoreDoor
 from limpet.session.limpet import Limpet
@@ -30,13 +31,15 @@ class Service:
         self.share = KeyShare(rate=rate)
         self.door = StoreDoor(lp, self.meter, self.share)
         self.tokens = tokens  # None: there is no key to sign them with
+        self.pulse = StorePulse(lp)
         self.caller_of = admitted(caller_of, self.meter, self.share)  # raises EntryRefused
-        self._gate = gate  # ours to close
+        self.gate = gate  # ours to close
         self.stopping = asyncio.Event()  # streams end when it is set
 
     async def close(self) -> None:
         """Finish what is at work. Closing twice is fine."""
         self.stopping.set()
         await self.door.close()
-        if self._gate is not None:
-            await self._gate.close()
+        await self.pulse.close()
+        if self.gate is not None:
+            await self.gate.close()

@@ -57,7 +57,13 @@ from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.history.blame import path_of
 from limpet.session.history.checkpoint_log import CheckpointRef
-from limpet.session.json_forms import changes_form, event_form, key_form, lineage_form
+from limpet.session.json_forms import (
+    brief_event_form,
+    changes_form,
+    event_form,
+    key_form,
+    lineage_form,
+)
 from limpet.session.session import Session
 from limpet.store.system import in_thread
 
@@ -70,10 +76,11 @@ _MERGES: Final[Mapping[str, Policy | None]] = {
 
 
 class ForkSession(msgspec.Struct):
-    """The body of a fork."""
+    """The body of a fork; `set` gives it other values of fields of the state."""
 
     at: str | int | None = None
     title: str | None = None
+    set: dict[str, Any] = {}
 
 
 class RewindSession(msgspec.Struct):
@@ -235,7 +242,8 @@ async def lineage(call: WireCall) -> Answer:
 
 @describe(response=PageForm[EventForm])
 async def events(call: WireCall) -> Answer:
-    """The log as it is: the oldest first, or the newest with order=desc; between seqs."""
+    """The log as it is: the oldest first, or the newest with order=desc; between seqs; with
+    ?brief=true long texts are cut."""
     session, limit, token = await load(call), call.limit(), call.text("page")
     ascending, types = call.is_ascending(default=True), call.texts("types") or None
     after, before = call.place("after") or 0, call.place("before")
@@ -250,7 +258,8 @@ async def events(call: WireCall) -> Answer:
     )
     ended = not found or found[-1].seq == (session.version if ascending else after + 1)
     more = None if ended else to_token(str(found[-1].seq))
-    return page([event_form(each) for each in found], more)
+    form = brief_event_form if call.flag("brief") else event_form
+    return page([form(each) for each in found], more)
 
 
 @describe(response=WireSessionForm)
@@ -259,6 +268,8 @@ async def fork(call: WireCall) -> Answer:
     made: Session[Any] = await session.fork(
         body.at, id=ids.new_id(ids.SESSION), labels=dict(session.labels)
     )
+    if body.set:
+        await made.update(lambda _: body.set)
     return await shown(call, made.key)
 
 

@@ -6,7 +6,7 @@ In the style of the wire: see `own`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,12 +14,15 @@ import msgspec
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery
+from limpet.graph.engine.recorded_run import run_of
 from limpet.model import Event, Key
+from limpet.model.lease import readiness
 from limpet.security.access import Principal
 from limpet.server import ids
 from limpet.server.forms import (
     EventForm,
     GraphForm,
+    GraphRunForm,
     KinForm,
     MessageForm,
     NewTokenForm,
@@ -45,8 +48,10 @@ from limpet.server.managed.wire import (
     to_token,
 )
 from limpet.server.openapi import STREAMED, describe
+from limpet.server.pulse import follow_quietly
 from limpet.server.service import Service
 from limpet.session.json_forms import (
+    brief_event_form,
     event_form,
     graph_form,
     head_form,
@@ -138,6 +143,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", "/relations", relations),
         at("POST", "/relations", relate),
         at("GET", "/graph", graph),
+        at("GET", "/graph_run", graph_run),
         at("GET", "/requests", requests),
         at("POST", "/confirm", confirm),
         at("POST", "/answer", answer),
@@ -155,7 +161,8 @@ def overview(call: WireCall, head: Any) -> Json:
     """Where a session stands, with its id on the wire and its status."""
     now_us = int(call.lp.now().timestamp() * 1_000_000)
     id = ids.session_id(head.key.id)
-    return {"session_id": id, **head_form(head), "status": status_at(head, now_us)}
+    standing = {"status": status_at(head, now_us), "ready": readiness(head, now_us)}
+    return {"session_id": id, **head_form(head), **standing}
 
 
 @describe(response=OverviewForm)
@@ -197,7 +204,8 @@ async def messages(call: WireCall) -> Answer:
 
 @describe(response=PageForm[EventForm])
 async def search(call: WireCall) -> Answer:
-    """Events with a text in their type, actor or data; the oldest first, unless order=desc.
+    """Events with a text in their type, actor or data; the oldest first, unless order=desc; after
+    or before a seq.
 
     A request looks at a bounded part of the log: go on while there is a next_page.
     """
@@ -206,7 +214,8 @@ async def search(call: WireCall) -> Answer:
         raise InvalidQuery(f"name a text of at most {_NEEDLE_CHARS_MAX} characters: ?q=refund")
     limit, ascending = call.limit(), call.is_ascending(default=True)
     types, token = call.texts("types") or None, call.text("page")
-    place = place_in(token)
+    begin = call.place("after") if ascending else call.place("before")
+    place = (begin or 0) if token is None else place_in(token)
     if not ascending and place == 0:
         place = session.version + 1
     matches: list[Json] = []
@@ -292,6 +301,12 @@ async def graph(call: WireCall) -> Answer:
     return graph_form(await call.lp.graph(call.key(), limit=call.limit()))
 
 
+@describe(response=GraphRunForm)
+async def graph_run(call: WireCall) -> Answer:
+    """The graph that its harness ran last: the way it took, and the state after each node."""
+    return plain(await run_of(await load(call)))
+
+
 @describe(response=PageForm[RequestForm])
 async def requests(call: WireCall) -> Answer:
     """What it waits for."""
@@ -345,14 +360,20 @@ async def stream(call: WireCall) -> Answer:
     """The log as it grows, each event as it is; with ?partials=true also what is not recorded."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0)
     after = await place_to_go_on(call, session)
-    return LogStream(call, session.follow(after=after, partials=call.flag("partials")))
+    partials = call.flag("partials")
+    events = follow_quietly(call.service.pulse, call.lp, session, after, partials=partials)
+    return LogStream(call, events, brief=call.flag("brief"))
 
 
 class LogStream(EventStream[Event]):
-    """Events as they are in the log."""
+    """Events as they are in the log, or cut to what a list shows."""
+
+    def __init__(self, call: WireCall, events: AsyncGenerator[Event, None], *, brief: bool) -> None:
+        super().__init__(call, events)
+        self._form = brief_event_form if brief else event_form
 
     async def shown(self, event: Event) -> list[bytes]:
-        return [self.frame(event_form(event), None if event.partial else event.seq)]
+        return [self.frame(self._form(event), None if event.partial else event.seq)]
 
 
 # --- session tokens ---------------------------------------------------------------------------
