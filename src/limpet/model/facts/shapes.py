@@ -22,6 +22,7 @@ from limpet.model.facts import (
     inputs,
     isolation,
     labels,
+    moves,
     outcomes,
     phases,
     priority,
@@ -185,6 +186,11 @@ _SHARED: Final = {
     "sync": shares.ShareSync,
     "version": Count,
 }
+NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=moves.NODE_CHARS_MAX)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+_FAMILY: Final = Annotated[
+    list[tuple[KeyPart, KeyPart, KeyPart]], Meta(min_length=2, max_length=moves.FAMILY_MAX)
+]
 _TRANSITION: Final = shape(**{"from": str}, to=phases.Phase, event=str)
 _SHAPES: Final[Mapping[str, type[Struct]]] = {
     creation.CREATED: _CREATED,
@@ -254,6 +260,9 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     shares.SHARE_RECEIVED: shape({"expires_us": Time, "hash": str}, **_SHARED, source=_SESSION),
     shares.UNSHARED: shape(share=Id),
     shares.SHARE_USED: shape(share=Id),
+    moves.DEPARTED: shape({"family": _FAMILY, "from": NodeName}, to=NodeName, epoch=Epoch),
+    moves.ARRIVED: shape({"from": NodeName}, node=NodeName, epoch=Epoch),
+    moves.RETURNED: shape(node=NodeName, epoch=Epoch, reason=str),
     **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {
@@ -376,6 +385,7 @@ _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     labels.LABELED: lambda found: _check_labels(found.labels),
     children.CHILD_CREATED: lambda found: Key(found.app, found.user, found.child),
     children.DELEGATED: lambda found: Key(found.app, found.user, found.id),
+    moves.DEPARTED: lambda found: [Key(*names) for names in found.family or ()],
     relations.RELATED: lambda found: Key(found.app, found.user, found.id),
     shares.SHARE_RECEIVED: lambda found: Key(found.source.app, found.source.user, found.source.id),
     timeouts.TIMEOUTS_SET: lambda found: _check_timeouts(found.timeouts),

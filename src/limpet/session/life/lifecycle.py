@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import GuardFailed, InvalidInput, SessionArchived
+from limpet.errors import GuardFailed, InvalidInput, SessionArchived, SessionMoved
 from limpet.model import Event, deadlines
 from limpet.model.facts.priority import prioritized
 from limpet.model.facts.running.setup import tools_in
@@ -182,9 +182,16 @@ class SessionUpkeep:
         self._session, self._memory = session, memory
 
     async def refuse_archived(self) -> None:
-        """Raise SessionArchived if what seems deleted is in the archive."""
+        """Raise SessionArchived if what seems deleted is in the archive, SessionMoved if it is at
+        another node."""
+        from limpet.session.move.arrivals import route_of
+
+        key = self._session.key
         if await self.stub() is not None:
-            raise SessionArchived(self._session.key)
+            raise SessionArchived(key)
+        route = await route_of(writer_of(self._session).services.system, key)
+        if route is not None:
+            raise SessionMoved(key, route.node, route.epoch)
 
     async def stub(self) -> Head | None:
         """Return the stub that stands for this session while its log is in the archive."""

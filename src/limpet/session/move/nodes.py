@@ -1,0 +1,73 @@
+"""Nodes: the name of this store among others, and where the others are.
+
+Logs name nodes and never URLs: a place may change, and a URL may hold a password. Each process is
+told its own name and the places of the others when it opens its store. A store that was given no
+name has one that follows from its URL, so that an interrupted move finds the same target again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from limpet.errors import InvalidInput
+from limpet.model import described, unfit
+from limpet.model.facts.moves import NODE_CHARS_MAX
+
+if TYPE_CHECKING:
+    from limpet.session.limpet import Limpet
+
+HOPS_MAX: Final = 4  # nodes that a client is led to, one after the other
+
+
+class Nodes:
+    """This node and the others that it knows. Each of those is opened when it is first needed."""
+
+    def __init__(
+        self, name: str, places: Mapping[str, Any], opened: Callable[[str], Limpet]
+    ) -> None:
+        self.name, self._places, self._opened = name, places, opened
+        self._open: dict[str, Limpet] = {}
+
+    def knows(self, node: str) -> bool:
+        return node in self._places
+
+    async def limpet(self, node: str) -> Limpet | None:
+        """Return the open store of a node; None if nobody said where it is."""
+        place = self._places.get(node)
+        if place is None or not isinstance(place, str):
+            return place  # None, or opened by the caller, who closes it
+        if node not in self._open:
+            self._open[node] = await self._opened(place)
+        return self._open[node]
+
+    async def close(self) -> None:
+        """Close the stores that were opened here."""
+        while self._open:
+            _, lp = self._open.popitem()
+            await lp.close()
+
+
+def check_nodes(
+    node: str | None, nodes: Mapping[str, Any] | None
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Check the names of nodes. Raises InvalidInput."""
+    for name in (*([] if node is None else [node]), *(nodes or {})):
+        if reason := unfit(name, NODE_CHARS_MAX):
+            raise InvalidInput(f"the name of a node {reason}. Pass a short text, as in 'eu-1'.")
+        if "://" in name:
+            raise InvalidInput(f"{name!r} is a URL. Name the node: nodes={{'eu-1': {name!r}}}.")
+    if nodes is not None and not isinstance(nodes, Mapping):
+        raise InvalidInput(f"nodes maps names to URLs, as in {{'eu-2': url}}; {described(nodes)}.")
+    return node, dict(nodes or {})
+
+
+def unnamed(url: str, identity: int) -> str:
+    """Return the name of a store that was given none; `identity` tells stores in memory apart."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return f"memory-{identity:x}"
+    place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or ''}{parts.path}"
+    return f"node-{sha256(place.encode()).hexdigest()[:16]}"
