@@ -50,6 +50,7 @@ from limpet.model import (
 )
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.history import MERGED
+from limpet.model.facts.moves import MOVES
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
@@ -61,7 +62,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
-from limpet.model.keys import ARCHIVE_MOVES, AUDIT, owned_by
+from limpet.model.keys import ARCHIVE_MOVES, ARRIVALS, AUDIT, DEPARTURES, ROUTES, owned_by
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
@@ -131,6 +132,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     ATTACHED: "policy",
     TOOLS_BOUND: "tool",
     **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
+    **dict.fromkeys(MOVES, "move"),
 }
 
 
@@ -167,6 +169,11 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$gates": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
+    "$$arriving": Room("read", "policy", _named),
+    ARRIVALS: Room("move", "move"),
+    DEPARTURES: Room("move", "move"),
+    ROUTES: Room("inspect", "move"),
+    "$moves": Room("read", "move"),
 }
 _COLLECTION: Final = Room("read", "write")
 

@@ -254,7 +254,7 @@ class Limpet:
             metrics,
             Lifecycles(),
             self._archive,
-            nodes=Nodes(self.node, self._nodes, self._open_node),
+            nodes=Nodes(self.node, self._nodes, self._open_node, receiving),
         )
         return self
 
@@ -1318,7 +1318,8 @@ class Limpet:
                 services = await services.approved_app("move", None)
             services = services.system
         arrivals = Arrivals(services, of.node)
-        return to.receiving(arrivals) if isinstance(to, Adopter) else arrivals
+        lent: Any = to  # by a Limpet that has its own loop
+        return lent.receiving(arrivals) if isinstance(to, Adopter) else arrivals
 
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -1495,6 +1496,13 @@ def journal_of(lp: Limpet) -> Journal:
     Raises StoreClosed.
     """
     return lp._journal
+
+
+def receiving(lp: Limpet, node: str) -> Arrivals:
+    """Return the side of a store that receives sessions, as the node that others call so."""
+    from limpet.session.move.arrivals import Arrivals
+
+    return Arrivals(lp._services.system, node)
 
 
 async def at_work(lp: Limpet, key: Key) -> Limpet:

@@ -24,7 +24,16 @@ from limpet.errors import (
     SessionConflict,
     SessionErased,
 )
-from limpet.model import Commit, DefaultActor, Head, Key, canonical, checkpoints_of, owner_of
+from limpet.model import (
+    Commit,
+    DefaultActor,
+    Head,
+    Key,
+    canonical,
+    checkpoints_of,
+    described,
+    owner_of,
+)
 from limpet.model.facts.moves import arrived, departure, last_epoch
 from limpet.model.keys import ARRIVALS, ROUTES
 from limpet.session.documents import Documents, Internal, Put, commit_puts
@@ -472,6 +481,11 @@ def _routes(services: Services, key: Key) -> Internal:
     return Internal(services.journal, ROUTES.removeprefix("$$"), owner=(key.app, key.user))
 
 
+def route_key(services: Services, key: Key) -> Key:
+    """Return the key of the document that says where a session went."""
+    return _routes(services, key).key(key.id)
+
+
 async def keep_route(services: Services, head: Head) -> None:
     """Remember where a session went whose rows are about to go."""
     away = departure(head.facts)
@@ -482,9 +496,8 @@ async def keep_route(services: Services, head: Head) -> None:
 
 async def forget_route(services: Services, key: Key) -> None:
     """The session is here again."""
-    routes = _routes(services, key)
-    if await head_of(services.journal, routes.key(key.id)) is not None:
-        await routes.purge(key.id)
+    if await head_of(services.journal, route_key(services, key)) is not None:
+        await _routes(services, key).purge(key.id)
 
 
 class _Route(msgspec.Struct, frozen=True):
@@ -499,3 +512,16 @@ async def route_of(services: Services, key: Key) -> Home | None:
     document = await routes.find(key.id)
     route = None if document is None else routes.decoded(document, _Route)
     return None if route is None else Home(route.to, route.epoch)
+
+
+def check_arrivals(sessions: Any, bytes: Any, schema: Any) -> dict[str, Any]:
+    """Return a policy in the form of its document. Raises InvalidInput, InvalidSchema."""
+    for name, count in (("sessions", sessions), ("bytes", bytes)):
+        if count is not None and (type(count) is not int or count < 0):
+            raise InvalidInput(f"{name} is a number of them, or None, not {described(count)}.")
+    if schema is not None:
+        from limpet.model.state.migrations import SchemaVersion
+
+        schema = str(SchemaVersion.parse(schema))
+    said: dict[str, Any] = msgspec.to_builtins(ArrivalPolicy(sessions, bytes, schema))
+    return said

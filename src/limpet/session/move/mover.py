@@ -34,16 +34,26 @@ from limpet.errors import (
     SessionLocked,
     SessionMoved,
     SessionNotFound,
+    StoreBusy,
     StoreError,
 )
-from limpet.model import EMPTY, Base, Commit, Fact, Head, Key, Lease, checkpoints_of
+from limpet.model import EMPTY, Base, Commit, Fact, FrozenDict, Head, Key, Lease, checkpoints_of
 from limpet.model.facts.documents import VALUE
-from limpet.model.facts.moves import departed, departure, family_in, kin_of, last_epoch, returned
+from limpet.model.facts.moves import (
+    AWAY,
+    KEPT_US,
+    departed,
+    departure,
+    family_in,
+    kin_of,
+    last_epoch,
+    returned,
+)
 from limpet.model.facts.phases import is_stub
 from limpet.model.facts.relations import key_in
 from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.shares import SHARED, UNSHARED, shares_in, unshared
-from limpet.model.keys import DEPARTURES
+from limpet.model.keys import ARRIVALS, DEPARTURES
 from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.move.adopter import (
     PIECE_EVENTS,
@@ -61,6 +71,8 @@ from limpet.session.move.arrivals import (
     Decision,
     MoveReason,
     StagedLog,
+    keep_route,
+    route_key,
 )
 from limpet.session.move.attachments import (
     PINS_MAX,
@@ -80,11 +92,12 @@ from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import head_of
 from limpet.store.leases import Leases
 from limpet.store.pages import each_head, head_pages
-from limpet.store.protocol import ChainedEvent, Progress, Query, Standing, plural
+from limpet.store.protocol import ChainedEvent, Check, Exchange, Progress, Query, Standing, plural
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.move.nodes import Nodes
     from limpet.session.services import Services
 
 DEADLINE_SECONDS: Final = 30.0
@@ -278,6 +291,8 @@ class Mover:
             own = None if head is None else departure(head.facts)
             if head is not None and own is not None:
                 members.append(_Member(head, own["epoch"]))
+        if not members:  # meanwhile another mover has read the refusal
+            return self._meter.moved(away["epoch"], "refused", "the session has returned")
         return await self._finish(members)
 
     async def _finish(self, members: Sequence[_Member]) -> Moved:
@@ -713,9 +728,122 @@ async def open_departures(journal: Journal) -> list[Departure]:
     return found
 
 
-async def is_open(journal: Journal, key: Key) -> bool:
-    """True if nobody has settled the departure of this session."""
-    return await head_of(journal, _departures(journal, key).key(key.id)) is not None
+async def finish_moves(services: Services) -> tuple[int, list[tuple[Key, Exception]]]:
+    """Finish the moves that were interrupted: from here to nodes that are known, and to here; how
+    many, and what failed. Remove what attempts have staged here and nobody goes on with."""
+    nodes, done = services.nodes, 0
+    failed: list[tuple[Key, Exception]] = []
+    if nodes is None:
+        return done, failed
+    for departure_of in await open_departures(services.journal):
+        try:
+            done += await _finish_departure(services, nodes, departure_of)
+        except Exception as error:  # a node that is out of reach must stop no other work
+            failed.append((departure_of.key, error))
+    for head in await arriving(services):
+        try:
+            done += await finish_arrival(services, head)
+        except Exception as error:
+            failed.append((head.key, error))
+    await _drop_old_stages(services)
+    return done, failed
+
+
+async def _finish_departure(services: Services, nodes: Nodes, of: Departure) -> bool:
+    head = await head_of(services.journal, of.key)
+    away = None if head is None else departure(head.facts)
+    if head is None or away is None or (head.uid, away["epoch"]) != (of.uid, of.epoch):
+        await settle_departure(services.journal, of.key, of.uid, of.epoch)
+        return False
+    if not nodes.knows(of.to):
+        return False  # another process does
+    there = await nodes.arrivals(of.to)
+    assert there is not None
+    moved = await Mover(services, nodes.name, there).move((of.key,))
+    if moved.reason == "unknown":
+        raise StoreBusy(f"node {of.to}", moved.detail, "sweep again when it can be reached")
+    return True
+
+
+async def arriving(services: Services) -> list[Head]:
+    """Return the sessions that have their key here and did not arrive yet."""
+    assert services.nodes is not None
+    query = Query(labels=FrozenDict({AWAY: services.nodes.name}))
+    return [head async for head in each_head(services.journal.store, query)]
+
+
+async def finish_arrival(services: Services, head: Head) -> bool:
+    """Let a session arrive whose whole log is here. False if its epoch was refused."""
+    assert services.nodes is not None
+    away = departure(head.facts)
+    assert away is not None
+    at = (away["epoch"], away["from"], head.version, head.link)
+    arrival, arrivals = Arrival(head.key, head.uid, *at), Arrivals(services, services.nodes.name)
+    if await arrivals.publish((arrival,)) == "arrived":
+        return True
+    await arrivals.take_back(arrival)
+    return False
+
+
+async def _drop_old_stages(services: Services) -> None:
+    """Remove what was staged long ago. A log that has departed is left to whoever finishes it."""
+    journal = services.journal
+    before_us = journal.now_us() - KEPT_US
+    query = Query(app=ARRIVALS, order="key", reverse=False)
+    async for head in each_head(journal.store, query):
+        if head.updated_us < before_us and departure(head.facts) is None:
+            at = Standing(head.uid, head.version)
+            await journal.store.delete(head.key, ending="moved", at=at)
+
+
+async def remove_departed(services: Services, key: Key) -> bool:
+    """Remove what a session has left here, and remember where it is. False if nobody knows yet
+    that it has arrived, or if it is back."""
+    from limpet.session.history.checkpoints import store_checkpoints
+
+    journal = services.journal
+    head = await head_of(journal, key)
+    away = None if head is None else departure(head.facts)
+    here = services.nodes is not None and away is not None and away["to"] == services.nodes.name
+    if head is None or away is None or here:
+        return False
+    if await head_of(journal, _departures(journal, key).key(key.id)) is not None:
+        return False
+    await keep_route(services, head)
+    ends = [Exchange(key, Standing(head.uid, head.version))]
+    async for log in logs_of(journal, key):
+        ends.append(Exchange(log.key, Standing(log.uid, log.version)))
+    if not await journal.store.exchange(ends):
+        return False  # it is back
+    await store_checkpoints(journal).tiers.forget(key.app, key.user, key.id)
+    journal.hub.touch(key)
+    return True
+
+
+async def erase_moves(services: Services, key: Key) -> None:
+    """Erase what moves of an erased session have left: stages, its route, its departure."""
+    journal = services.journal
+    stages = [head.key async for head, _, _ in Arrivals(services, "").staged(key)]
+    for each in (*stages, route_key(services, key), _departures(journal, key).key(key.id)):
+        if each.app == ARRIVALS or await head_of(journal, each) is not None:
+            await journal.store.erase(each)
+
+
+async def move_checks(services: Services) -> tuple[Check, ...]:
+    """For the doctor: moves that nobody has finished."""
+    if services.nodes is None:
+        return ()
+    checks: list[Check] = []
+    if left := await open_departures(services.journal):
+        first = left[0]
+        text = f"{plural(len(left), 'departure')} not settled, the first {first.key} to {first.to}"
+        advice = f"Open the store with nodes={{{first.to!r}: URL}} and sweep, or move it again."
+        checks.append(Check("moves", text, "warning", advice))
+    if half := await arriving(services):
+        text = f"{plural(len(half), 'session')} arriving, the first {half[0].key}"
+        advice = "Sweep this store: the sessions arrive, or free their keys."
+        checks.append(Check("arrivals", text, "warning", advice))
+    return tuple(checks)
 
 
 # --- draining ------------------------------------------------------------------------------------

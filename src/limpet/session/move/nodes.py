@@ -18,6 +18,7 @@ from limpet.model.facts.moves import NODE_CHARS_MAX
 
 if TYPE_CHECKING:
     from limpet.session.limpet import Limpet
+    from limpet.session.move.arrivals import Arrivals
 
 HOPS_MAX: Final = 4  # nodes that a client is led to, one after the other
 
@@ -26,9 +27,15 @@ class Nodes:
     """This node and the others that it knows. Each of those is opened when it is first needed."""
 
     def __init__(
-        self, name: str, places: Mapping[str, Any], opened: Callable[[str], Limpet]
+        self,
+        name: str,
+        places: Mapping[str, Any],
+        opened: Callable[[str], Limpet],
+        receiving: Callable[[Limpet, str], Arrivals],
     ) -> None:
+        """`opened` makes the Limpet of a URL, `receiving` what receives sessions there."""
         self.name, self._places, self._opened = name, places, opened
+        self._receiving = receiving
         self._open: dict[str, Limpet] = {}
 
     def knows(self, node: str) -> bool:
@@ -42,6 +49,11 @@ class Nodes:
         if node not in self._open:
             self._open[node] = await self._opened(place)
         return self._open[node]
+
+    async def arrivals(self, node: str) -> Arrivals | None:
+        """Return the side of a node that receives sessions; None if nobody said where it is."""
+        lp = await self.limpet(node)
+        return None if lp is None else self._receiving(lp, node)
 
     async def close(self) -> None:
         """Close the stores that were opened here."""

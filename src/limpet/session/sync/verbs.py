@@ -472,6 +472,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    arrivals = blocking(StorePolicies.arrivals)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
 
