@@ -156,7 +156,7 @@ if TYPE_CHECKING:
     from limpet.session.move.arrivals import ArrivalPolicy as ArrivalPolicy, Home as Home
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.mover import (
-        Drained as Drained,
+        DrainReport as DrainReport,
         Moved as Moved,
         Prestaged as Prestaged,
     )
@@ -282,7 +282,7 @@ _HOMES = {
     "limpet.session.services": "Metric",
     "limpet.session.move.arrivals": "ArrivalPolicy Home",
     "limpet.session.move.mirror": "Mirrored",
-    "limpet.session.move.mover": "Drained Moved Prestaged",
+    "limpet.session.move.mover": "DrainReport Moved Prestaged",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
     "limpet.session.relations": "Relation SessionEdge SessionGraph SessionNode",

@@ -173,7 +173,6 @@ ROOMS: Final[Mapping[str, Room]] = {
     ARRIVALS: Room("move", "move"),
     DEPARTURES: Room("move", "move"),
     ROUTES: Room("inspect", "move"),
-    "$moves": Room("read", "move"),
 }
 _COLLECTION: Final = Room("read", "write")
 

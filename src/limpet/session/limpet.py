@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
     from limpet.session.move.arrivals import Arrivals, Home
-    from limpet.session.move.mover import Drained, Moved, Prestaged
+    from limpet.session.move.mover import DrainReport, Moved, Prestaged
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
@@ -1255,7 +1255,7 @@ class Limpet:
         deadline: float = 30.0,
         force: bool = False,
         progress: Progress | None = None,
-    ) -> Drained:
+    ) -> DrainReport:
         """Move every session of an app, or of the store, to another store; parents and children
         together. Calling it again goes on where it stopped. `progress(done, total)` counts
         sessions."""

@@ -87,7 +87,7 @@ class StoreMaintenance:
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)
-        moves = await move_checks(self._services.system)
+        moves = await move_checks(self._services)
         return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:

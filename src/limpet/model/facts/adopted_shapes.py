@@ -50,7 +50,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
 Sum: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # two of them still fit
 Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=timeouts.SPAN_US_MAX)]
-_LABELS_MAX: Final = LABELS_MAX + 3 + REQUESTS_MAX  # and our own: $dead, $task, $departed, $asked:…
+_LABELS_MAX: Final = LABELS_MAX + 2 + REQUESTS_MAX  # and our own: $dead, $task, $asked:…
 Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from limpet.errors import InvalidEvent, SessionMoved
 from limpet.model.events import Fact
-from limpet.model.facts.labels import labels_in
 from limpet.model.facts.phases import TERMINAL, phase
 from limpet.model.facts.running.children import children_in, delegation
 from limpet.model.facts.view import Changes, Facts, Moment
@@ -25,9 +24,6 @@ DEPARTED: Final = "session.departed"
 ARRIVED: Final = "session.arrived"
 RETURNED: Final = "session.returned"
 MOVES: Final = frozenset((DEPARTED, ARRIVED, RETURNED))
-# The reserved label by which a store finds sessions between departure and arrival: its value is
-# the node that they depart to.
-AWAY: Final = "$departed"
 # How long the source keeps the rows of a session that has left, and then its route alone.
 KEPT_US: Final = 24 * 3_600 * 1_000_000
 NODE_CHARS_MAX: Final = 64
@@ -90,15 +86,15 @@ def kin_of(facts: Facts) -> tuple[Key, ...]:
 def fold_departed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     away = {name: data[name] for name in ("to", "epoch", "family") if name in data}
     away["from"], away["at_us"] = data.get("from", ""), at.at_us
-    labels = FrozenDict({**labels_in(facts), AWAY: data["to"]})
-    return {"departed": FrozenDict(away), "labels": labels}
+    return {"departed": FrozenDict(away)}
 
 
 def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """It arrived, or returned."""
-    labels = {name: value for name, value in labels_in(facts).items() if name != AWAY}
-    owned = FrozenDict({"epoch": data["epoch"], "node": data["node"]})
-    return {"departed": None, "moves": owned, "labels": FrozenDict(labels) if labels else None}
+    return {
+        "departed": None,
+        "moves": FrozenDict({"epoch": data["epoch"], "node": data["node"]}),
+    }
 
 
 def check_departed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:

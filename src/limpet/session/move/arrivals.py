@@ -11,6 +11,7 @@ the log ends with `session.departed` then, whose fold keeps it inert. The commit
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -23,8 +24,10 @@ from limpet.errors import (
     LimpetError,
     SessionConflict,
     SessionErased,
+    SessionExists,
 )
 from limpet.model import (
+    EMPTY,
     Commit,
     DefaultActor,
     Head,
@@ -34,6 +37,7 @@ from limpet.model import (
     described,
     owner_of,
 )
+from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.moves import arrived, departure, last_epoch
 from limpet.model.keys import ARRIVALS, ROUTES
 from limpet.session.documents import Documents, Internal, Put, commit_puts
@@ -50,10 +54,11 @@ from limpet.session.move.adopter import (
 from limpet.session.move.attachments import blobs_in, copy_blobs, logs_of, newest_beside
 from limpet.session.runs.delegation import head_of
 from limpet.store.overview import Overview
-from limpet.store.pages import each_head
+from limpet.store.pages import each_head, head_pages
 from limpet.store.protocol import Exchange, Query, Standing
 
 if TYPE_CHECKING:
+    from limpet.session.journal import Journal
     from limpet.session.services import Services
 
 MOVER: Final = DefaultActor("system:move")
@@ -76,6 +81,7 @@ MoveReason: TypeAlias = Literal[
     "refused",
     "unknown",
 ]
+_EXPECTED: Final = "expected"  # the part of a stage that names its session
 _GONE_MAX: Final = 100  # tombstones of one key that are looked at
 
 
@@ -227,7 +233,8 @@ class Arrivals(Adopter):
         head = await head_of(self.journal, key)
         if head is None:
             await self._refuse_ended(key)
-            return await self._reuse_stage(arrival)
+            await self._reuse_stage(arrival)
+            return await self._expect(arrival)
         away = departure(head.facts)
         if head.uid != arrival.uid or (away is None and last_epoch(head.facts) != arrival.epoch):
             raise ArrivalRefused("exists", f"{self.node} has another session under {key}")
@@ -237,7 +244,18 @@ class Arrivals(Adopter):
             raise ArrivalRefused("exists", f"{self.node} knows a later epoch of {key}")
         # It left from here before: its own log is what the coming one begins with.
         await self._reuse_stage(arrival)
+        await self._expect(arrival)
         return await self._stage_own(head, arrival.stage)
+
+    async def _expect(self, arrival: Arrival) -> None:
+        """Remember that the session is to arrive, so that a sweep here finds it if nobody is left
+        to finish. It goes with what is staged."""
+        place = arrival._staged(_EXPECTED)
+        if await head_of(self.journal, place) is None:
+            value = [arrival.key.app, arrival.key.user, arrival.key.id]
+            draft = self.journal.prepare(document_created(place, value, actor=MOVER), None)
+            with suppress(SessionExists):  # another mover has
+                await self.journal.commit((Commit(place, (draft,), 0, reuse=True),))
 
     async def _stage_own(self, head: Head, stage: Key) -> None:
         """Stage the log that the session left here, so that only what came since has to travel.
@@ -457,6 +475,18 @@ def _check_schema(stored: str, known: str) -> None:
 
     if not compatible(SchemaVersion.parse(stored), SchemaVersion.parse(known)):
         raise ArrivalRefused("schema", f"its state has version {stored}; {known} is understood")
+
+
+async def expected_sessions(journal: Journal) -> list[Key]:
+    """Return the sessions that are to arrive here."""
+    query = Query(app=ARRIVALS, order="key", reverse=False)
+    found: list[Key] = []
+    async for page in head_pages(journal.store, query, states=True):
+        for head in page.items:
+            value = page.states.get(head.key, EMPTY).get(VALUE)
+            if head.key.id.endswith(f"/{_EXPECTED}") and isinstance(value, (list, tuple)):
+                found.append(Key(*value))
+    return found
 
 
 # --- policies and routes -------------------------------------------------------------------------

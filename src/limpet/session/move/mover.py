@@ -37,10 +37,9 @@ from limpet.errors import (
     StoreBusy,
     StoreError,
 )
-from limpet.model import EMPTY, Base, Commit, Fact, FrozenDict, Head, Key, Lease, checkpoints_of
+from limpet.model import EMPTY, Base, Commit, Fact, Head, Key, Lease, checkpoints_of
 from limpet.model.facts.documents import VALUE
 from limpet.model.facts.moves import (
-    AWAY,
     KEPT_US,
     departed,
     departure,
@@ -71,8 +70,10 @@ from limpet.session.move.arrivals import (
     Decision,
     MoveReason,
     StagedLog,
+    expected_sessions,
     keep_route,
     route_key,
+    stage_prefix,
 )
 from limpet.session.move.attachments import (
     PINS_MAX,
@@ -146,7 +147,7 @@ class Prestaged(msgspec.Struct, frozen=True):
     compressed_bytes: int
 
 
-class Meter:
+class MoveMeter:
     """What a move measures: bytes, events and seconds by term."""
 
     def __init__(self, progress: Progress | None = None) -> None:
@@ -221,7 +222,7 @@ class Mover:
         self._services, self._journal, self._node = services, services.journal, node
         self._target, self._tools, self._force = target, tools, force
         self._deadline, self._pins = deadline, checkpoints
-        self._meter = Meter(progress)
+        self._meter = MoveMeter(progress)
         self._blobs = blobs_in(self._journal)
         self._until = 0.0  # when it stops waiting for a turn
         self._departing = False
@@ -768,8 +769,13 @@ async def _finish_departure(services: Services, nodes: Nodes, of: Departure) -> 
 async def arriving(services: Services) -> list[Head]:
     """Return the sessions that have their key here and did not arrive yet."""
     assert services.nodes is not None
-    query = Query(labels=FrozenDict({AWAY: services.nodes.name}))
-    return [head async for head in each_head(services.journal.store, query)]
+    found: list[Head] = []
+    for key in await expected_sessions(services.journal):
+        head = await head_of(services.journal, key)
+        away = None if head is None else departure(head.facts)
+        if head is not None and away is not None and away["to"] == services.nodes.name:
+            found.append(head)
+    return found
 
 
 async def finish_arrival(services: Services, head: Head) -> bool:
@@ -790,7 +796,10 @@ async def _drop_old_stages(services: Services) -> None:
     journal = services.journal
     before_us = journal.now_us() - KEPT_US
     query = Query(app=ARRIVALS, order="key", reverse=False)
+    awaited = {stage_prefix(head.key, head.uid) for head in await arriving(services)}
     async for head in each_head(journal.store, query):
+        if head.key.id.startswith(tuple(awaited)):
+            continue
         if head.updated_us < before_us and departure(head.facts) is None:
             at = Standing(head.uid, head.version)
             await journal.store.delete(head.key, ending="moved", at=at)
@@ -857,7 +866,7 @@ class Undrained(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Drained(msgspec.Struct, frozen=True):
+class DrainReport(msgspec.Struct, frozen=True):
     """The counts of a drain. What was not moved is still here, and named."""
 
     sessions: int
@@ -888,7 +897,7 @@ async def drain(
     force: bool,  # noqa: FBT001  # named by its only caller
     *,
     progress: Progress | None = None,
-) -> Drained:
+) -> DrainReport:
     """Move every session of an app, or all, families together; and finish what was interrupted."""
     journal = services.journal
     query = Query(app=app, reverse=False)
@@ -919,7 +928,7 @@ async def drain(
         else:
             reason = moved.reason or "unknown"
             refused += [Undrained(each, reason, moved.detail) for each in family]
-    return Drained(moved_sessions, events, size, compressed, tuple(refused))
+    return DrainReport(moved_sessions, events, size, compressed, tuple(refused))
 
 
 async def _family(journal: Journal, key: Key) -> tuple[Key, ...]:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from limpet.errors import InvalidInput
 from limpet.model import described, unfit
 from limpet.model.facts.moves import NODE_CHARS_MAX
-
-if TYPE_CHECKING:
-    from limpet.session.limpet import Limpet
-    from limpet.session.move.arrivals import Arrivals
 
 HOPS_MAX: Final = 4  # nodes that a client is led to, one after the other
 
@@ -30,19 +26,19 @@ class Nodes:
         self,
         name: str,
         places: Mapping[str, Any],
-        opened: Callable[[str], Limpet],
-        receiving: Callable[[Limpet, str], Arrivals],
+        opened: Callable[[str], Any],
+        receiving: Callable[[Any, str], Any],
     ) -> None:
         """`opened` makes the Limpet of a URL, `receiving` what receives sessions there."""
         self.name, self._places, self._opened = name, places, opened
         self._receiving = receiving
-        self._open: dict[str, Limpet] = {}
+        self._open: dict[str, Any] = {}
 
     def knows(self, node: str) -> bool:
         return node in self._places
 
-    async def limpet(self, node: str) -> Limpet | None:
-        """Return the open store of a node; None if nobody said where it is."""
+    async def limpet(self, node: str) -> Any:
+        """Return the open Limpet of a node; None if nobody said where it is."""
         place = self._places.get(node)
         if place is None or not isinstance(place, str):
             return place  # None, or opened by the caller, who closes it
@@ -50,8 +46,8 @@ class Nodes:
             self._open[node] = await self._opened(place)
         return self._open[node]
 
-    async def arrivals(self, node: str) -> Arrivals | None:
-        """Return the side of a node that receives sessions; None if nobody said where it is."""
+    async def arrivals(self, node: str) -> Any:
+        """Return the Arrivals of a node; None if nobody said where it is."""
         lp = await self.limpet(node)
         return None if lp is None else self._receiving(lp, node)
 
