@@ -52,21 +52,29 @@ class StoreArgument(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def opened(
-        self, *, writes: bool = True, creates: bool = False, archive: str | None = None
+        self,
+        *,
+        writes: bool = True,
+        creates: bool = False,
+        archive: str | None = None,
+        node: str | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
-        """The open store: read-only without `writes`; a missing one is made with `creates`."""
+        """The open store: read-only without `writes`; a missing one is made with `creates`. `node`
+        is its name among those that sessions move between."""
         keys, keyring = _KEYS.get()
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
             async with limpet.Limpet(
-                self.url, token=token, tls=tls_settings(self.url), archive=archive
+                self.url, token=token, tls=tls_settings(self.url), archive=archive, node=node
             ) as served:
                 yield served
             return
         if writes and not creates:
             await refuse_missing(self.url)
         if writes:
-            opening = limpet.Limpet(self.url, archive=archive, keys=keys, keyring=keyring)
+            opening = limpet.Limpet(
+                self.url, archive=archive, keys=keys, keyring=keyring, node=node
+            )
         else:
             opening = await self._looked_at(archive, keys, keyring)
         async with opening as lp:

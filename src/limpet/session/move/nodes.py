@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from limpet.errors import InvalidInput
 from limpet.model import described, unfit
@@ -73,9 +74,19 @@ def check_nodes(
 
 
 def unnamed(url: str, identity: int) -> str:
-    """Return the name of a store that was given none; `identity` tells stores in memory apart."""
+    """Return the name of a store that was given none; `identity` tells stores in memory apart.
+
+    It has no password, and is the same whoever opens the store by this URL.
+    """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return f"memory-{identity:x}"
-    place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or ''}{parts.path}"
-    return f"node-{sha256(place.encode()).hexdigest()[:16]}"
+    if parts.scheme == "sqlite":
+        path = Path(unquote(parts.path[1:])).resolve()
+        place, shown = str(path), path.stem
+    else:
+        place = f"{parts.hostname or ''}:{parts.port or ''}{parts.path.rstrip('/')}"
+        shown = place.strip(":")
+    fits = not unfit(shown, NODE_CHARS_MAX) and parts.scheme != "sqlite"
+    mark = sha256(place.encode()).hexdigest()[:12]
+    return shown if fits else f"{shown[:40].strip() or parts.scheme}-{mark}"
