@@ -254,8 +254,6 @@ class Mover:
             return self._meter.moved(epoch, error.reason, error.detail)
         except SessionLocked as error:
             return self._meter.moved(epoch, "busy", str(error))
-        except InvalidEvent as error:  # what it works with has changed meanwhile
-            return self._meter.moved(epoch, "family", str(error))
         except (StoreError, OSError, TimeoutError) as error:
             if not self._departing:
                 return self._meter.moved(epoch, "unreachable", str(error))
@@ -461,6 +459,8 @@ class Mover:
             self._departed_at, self._departing = time.perf_counter(), True
             try:
                 answers, _ = await commit_puts(journal, ordered, puts)
+            except InvalidEvent as error:  # what it works with has changed meanwhile
+                raise ArrivalRefused("family", str(error)) from error
             except SessionFenced:  # the turn that force ends has a new lease, or ended by itself
                 if not left or not self._force:
                     raise
