@@ -7,11 +7,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements/dev.txt
 SMALL  := requirements/demo.txt
-ADK    := requirements/adk.txt
-AGENTS := requirements/openai-agents.txt
-GRAPH  := requirements/langgraph.txt
-MODELS := requirements/providers.txt
-MCP := requirements/mcp.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -116,15 +111,21 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
 	$(COMPILE) --extra cli --extra otel --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
 	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
-	$(COMPILE) --extra cli --extra postgres --extra state --group adk --no-annotate -o $(ADK)
-	$(COMPILE) --extra postgres --group openai-agents --no-annotate -o $(AGENTS)
-	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
-	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
-	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o $(MCP)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS) $(MCP); then \
+	$(COMPILE) --extra cli --extra postgres --extra state --group adk --no-annotate -o requirements/adk.txt
+	$(COMPILE) --extra postgres --group openai-agents --no-annotate -o requirements/openai-agents.txt
+	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o requirements/langgraph.txt
+	$(COMPILE) --extra postgres --group providers --no-annotate -o requirements/providers.txt
+	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o requirements/mcp.txt
+	$(COMPILE) --extra postgres --extra server --group claude-agent-sdk --no-annotate -o requirements/claude-agent-sdk.txt
+	$(COMPILE) --extra postgres --extra server --group agent-framework --no-annotate -o requirements/agent-framework.txt
+	$(COMPILE) --extra cli --extra postgres --extra server --group agent-libraries --no-annotate -o requirements/agent-libraries.txt
+	$(COMPILE) --extra postgres --group anthropic-0 --no-annotate -o requirements/anthropic-0.txt
+	$(COMPILE) --extra postgres --group anthropic-1 --no-annotate -o requirements/anthropic-1.txt
+	$(COMPILE) --extra postgres --group schemathesis --no-annotate -o requirements/schemathesis.txt
+	@if grep -nE '://|^-|(^|[ =])/' requirements/*.txt; then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents .venv-providers .venv-mcp build dist \
+	rm -rf .venv .venv-* build dist \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,6 +29,7 @@ from bench.workloads import (
     openai_agents,
     pages,
     served,
+    shares,
     starts,
     tails,
     tokens,
@@ -61,6 +62,7 @@ WORKLOADS: Final = {
     "M2": Workload("M2 · moving a live session to another file", moves.rows, peer=False),
     "F1": Workload("F1 · many followers, commits of another process", follows.idle, peer=False),
     "F2": Workload("F2 · partial events of another process", follows.partials, peer=False),
+    "F3": Workload("F3 · a live share across processes", shares.rows, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
     "S2": Workload(
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False

@@ -171,8 +171,14 @@ if TYPE_CHECKING:
     from limpet.session.runs.buffers import Buffer as Buffer, BufferInfo as BufferInfo, Note as Note
     from limpet.session.runs.delegation import Kin as Kin
     from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
+    from limpet.session.runs.promotion import (
+        MemoryItem as MemoryItem,
+        PromotionGates as PromotionGates,
+        Proposal as Proposal,
+    )
     from limpet.session.runs.runs import Harness, WakeOptions, Woken as Woken
     from limpet.session.runs.setup import VaultDocument as VaultDocument, Vaults as Vaults
+    from limpet.session.runs.spawn import Children as Children
     from limpet.session.runs.traces import (
         Activation as Activation,
         Span as Span,
@@ -289,8 +295,10 @@ _HOMES = {
     "limpet.session.runs.buffers": "Buffer BufferInfo Note",
     "limpet.session.runs.delegation": "Kin",
     "limpet.session.runs.learnings": "Gates Learning",
+    "limpet.session.runs.promotion": "MemoryItem PromotionGates Proposal",
     "limpet.session.runs.runs": "Woken",
     "limpet.session.runs.setup": "VaultDocument Vaults",
+    "limpet.session.runs.spawn": "Children",
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",
     "limpet.session.sharing": "ImportedContext Shared",

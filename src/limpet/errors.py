@@ -22,7 +22,7 @@
     │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
     │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
-    │   ├── MemoryPreconditionFailed · HeartbeatRefused
+    │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -814,6 +814,19 @@ class PromotionRefused(SessionError, code="promotion.refused"):
             f"{'; '.join(self.unmet)}. Promote it again when that holds, or change "
             "lp.policies.gates."
         )
+
+
+class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", status=404):
+    template = """there is no proposal {id!r}: it was erased with its session, or never made. See
+    lp.proposals()."""
+    id: str
+
+
+class ProposalDecided(SessionError, code="promotion.decided"):
+    template = """proposal {id!r} is {decision} already. A decision stands; lp.withdraw removes what
+    a session contributed, and lp.propose proposes again."""
+    id: str
+    decision: str
 
 
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):

@@ -7,8 +7,8 @@
 A span is current while its part runs, so what an HTTP client or a tool records becomes its child.
 Names follow the semantic conventions for generative AI, which stand in one table below. No text of
 a conversation, no input and no result is ever in a span. The packages are an extra,
-`pip install 'limpet[otel]'`; without `instrument` nothing here is loaded. For graphs see
-`limpet.graph.otel`.
+`pip install 'limpet[otel]'`; without `instrument` nothing here is loaded. A graph may run without
+a Limpet to instrument, so its tracer is given to its builder: see `limpet.graph.otel`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _attributes(part: TracedPart) -> dict[str, str | int]:
 
 
 def _note(span: trace.Span, part: TracedPart, notes: PartNotes) -> None:
-    """What is known of the part at its end."""
+    """Set the attributes that are known at the end of the part."""
     if notes.model is not None:
         span.update_name(_span_name(part, notes.model))
     said: dict[str, Any] = {"model": notes.model, "cost": notes.cost, "outcome": notes.outcome}

@@ -19,7 +19,7 @@ import pytest
 
 import limpet
 from limpet import AccessDenied, Key, Limpet, Principal, Session, facts
-from limpet.errors import FlushFailed, LimpetError
+from limpet.errors import CrossSessionAccessDenied, FlushFailed, LimpetError
 from limpet.session.sync.facade import Facade, public
 from limpet.session.sync.verbs import SyncLimpet
 
@@ -310,6 +310,10 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "retention": ("app policy", lambda c: c.lp.policies.retention(c.key.app, events=1_000)),
         "gates": ("store", lambda c: c.lp.policies.gates("agent", limpet.Gates())),
         "gates_of": ("store read", lambda c: c.lp.policies.gates_of("agent")),
+        "promotion": (
+            "store",
+            lambda c: c.lp.policies.promotion("org:acme", limpet.PromotionGates()),
+        ),
     },
     "Limpet": {
         "create": ("create", lambda c: c.lp.create(*parts(c))),
@@ -348,6 +352,16 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "learnings": ("agents", lambda c: c.lp.learnings("main")),
         "promote": ("store", lambda c: c.lp.promote("main", _learning())),
         "memory_of": ("store read", lambda c: c.lp.memory_of("main")),
+        "spawn": ("create", lambda c: c.lp.spawn(c.key, task="look")),
+        "wait_for_children": ("read", lambda c: c.lp.wait_for_children(c.key, 0)),
+        "propose": (
+            "write",
+            lambda c: c.lp.propose("x", provenance=c.key, confidence=1, to="org:acme"),
+        ),
+        "proposals": ("anybody", lambda c: c.lp.proposals()),  # those that it may read
+        "decide": ("anybody", lambda c: c.lp.decide("x", accept=True, reason="x")),  # the same
+        "recall": ("store read", lambda c: c.lp.recall("org:acme")),
+        "withdraw": ("erase", lambda c: c.lp.withdraw(c.key)),
         "position": ("anybody", lambda c: c.lp.position()),
         "flush": ("anybody", lambda c: c.lp.flush()),
     },
@@ -495,7 +509,7 @@ async def outcome(call: Call, case: Case) -> str:
     """Denied, or allowed: what else may have been wrong is not the guard's."""
     try:
         await call(case)
-    except AccessDenied:
+    except (AccessDenied, CrossSessionAccessDenied):
         return "denied"
     except FlushFailed as error:
         denied = all(isinstance(each.error, AccessDenied) for each in error.unrecorded)

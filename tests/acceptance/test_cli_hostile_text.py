@@ -123,6 +123,7 @@ async def plant(url: str) -> None:
         await lp.create(NAME, NAME, "gone", actor=NAME)
         await lp.delete(NAME, NAME, "gone")
         await lp.promote(NAME, (await lp.learnings(NAME))[0], actor=NAME)
+        await lp.propose(TEXT, provenance=KEY, confidence=1, to=f"org:{NAME}", actor=NAME)
         who = limpet.Principal(f"user:{NAME}", role="owner", app=NAME, user=NAME)
         with contextlib.suppress(AccessDenied):
             await lp.acting_as(who).get(NAME, f"{NAME}2", NAME)
@@ -162,6 +163,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         (*NAMED, "--state", TEXT),
         (*NAMED, "--label", TEXT),
     ],
+    "decide": [(TEXT, "--accept", "--reason", TEXT), (TEXT,)],
     "diff": [("1", *NAMED), (TEXT, *NAMED)],
     "doctor": [(), ("--strict",)],
     "documents": [("agents",), ("environments", NAME), ("agents", NAME), (TEXT,)],
@@ -177,6 +179,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
+    "import-claude": [("y.db",)],
     "keys": [("status",), ("rotate",), ("renew", TEXT)],
     "receipt": [NAMED, (*NAMED, "--prove", "1")],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
@@ -191,6 +194,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
     "login": [()],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
+    "acp": [("--app", NAME, "--user", TEXT, "--harness", "planted:talk")],  # likewise
     "mcp": [("--app", NAME, "--user", TEXT)],  # without its package here
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
     "migrate": [
@@ -206,6 +210,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
+    "proposals": [(), ("--status", TEXT), ("--memory", f"org:{NAME}"), ("--memory", TEXT)],
     "policy": [
         ("check", "rules.cedar"),
         ("check", f"{NAME}.cedar"),
@@ -224,6 +229,12 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "certs": [("pin",), ("dev", "--name", TEXT)],
     "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
+    "share": [
+        NAMED,
+        ("compared", *NAMED, "--field", TEXT),
+        (TEXT, *NAMED, "--field", "plan", "--live", "--write"),
+        (*NAMED, "--end", TEXT),
+    ],
     "show": [("1", *NAMED), ("2", *NAMED), ("3", *NAMED)],
     "state": [NAMED, (*NAMED, "--at", "2")],
     "status": [(), ("--app", TEXT), ("--app", NAME)],
@@ -245,7 +256,18 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
-SILENT |= {"certs", "login", "mcp", "serve", "resolve", "keys", "tokens", "receipt"}
+SILENT |= {
+    "decide",
+    "import-claude",
+    "certs",
+    "login",
+    "mcp",
+    "serve",
+    "resolve",
+    "keys",
+    "tokens",
+    "receipt",
+}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

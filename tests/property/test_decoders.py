@@ -31,12 +31,12 @@ from limpet.security.ring import MemoryRing, RingRow
 from limpet.session.move.bundle import BundleReader
 from limpet.store import cursor as cursors
 from limpet.store.coding import bodies
+from limpet.store.coding.bodies import UNREADABLE, base_in, scope_after, snapshot_in
 from limpet.store.coding.codec import COMPRESSED, Codec, Damaged
 from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer, Unready
 from limpet.store.postgres import rows as postgres
 from limpet.store.protocol import ErasureCertificate, Place, Query
-from limpet.store.sql_rows import UNREADABLE, base_in, scope_after, snapshot_in
 from limpet.store.sqlite.rows import event_from, head_from
 from tests.golden import files
 from tests.support.keys import memory_seal

@@ -18,7 +18,19 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FRAMEWORKS: Final = ("adk", "langgraph", "mcp", "openai-agents", "providers")
+FRAMEWORKS: Final = (
+    "adk",
+    "agent-framework",
+    "agent-libraries",
+    "claude-agent-sdk",
+    "anthropic-0",
+    "anthropic-1",
+    "langgraph",
+    "mcp",
+    "openai-agents",
+    "providers",
+    "schemathesis",
+)
 _INSTALL_SECONDS_MAX: Final = 240
 
 

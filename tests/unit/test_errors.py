@@ -73,6 +73,7 @@ ARGUMENTS: dict[str, Any] = {
     "agent": "support",
     "text": "Ask first.",
     "unmet": ("it is a lesson",),
+    "decision": "refused",
     "position": "4.2",
     "part": "app",
     "app": "shop",

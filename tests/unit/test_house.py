@@ -15,6 +15,7 @@ _OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}  # public, so that no fiel
 _SHARED_NAMES = {
     "State": "limpet.graph follows the names of the graph specification",
     "Message": "limpet.graph follows the names of the graph specification",
+    "LimpetSessionStore": "the Claude Agent SDK calls its store as graphs call theirs",
 }
 
 

@@ -87,8 +87,9 @@ def test_the_extra_all_has_every_other_extra() -> None:
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # And of hardware: python-pkcs11 is of use to those who have a module for it.
-    frameworks = {"adk", "langgraph", "mcp", "openai-agents", "pkcs11"}
+    # And of hardware: python-pkcs11 is of use to those who have a module for it. pyarrow is large.
+    frameworks = {"a2a", "acp", "adk", "agent-framework", "claude-agent-sdk", "langgraph", "mcp"}
+    frameworks |= {"openai-agents", "parquet", "pkcs11", "pydantic-ai", "strands"}
     others = ",".join(sorted(extras.keys() - {"all", *frameworks}))
     assert extras["all"] == [f"limpet[{others}]"]
 

@@ -10,7 +10,8 @@ import limpet
 from limpet.model import Head
 from limpet.session.blobs import SessionBlobs
 from limpet.session.history.history import SessionHistory
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.life.lifecycle import SessionLifecycle
+from limpet.session.life.tools import SessionTools
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.outcomes import SessionOutcome

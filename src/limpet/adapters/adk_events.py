@@ -23,7 +23,7 @@ import limpet
 from limpet import Draft, Event, Key, Limpet, SessionConflict, facts
 from limpet.errors import EventTooLarge, InvalidValue
 from limpet.model import DefaultActor
-from limpet.session.retrying import Tries
+from limpet.session.journal import Tries
 from limpet.store.pages import each_page
 
 ACTOR: Final = DefaultActor("agent:adk")

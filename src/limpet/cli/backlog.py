@@ -29,7 +29,7 @@ _ORDER: Final[tuple[Readiness, ...]] = get_args(Readiness)  # leased sessions ar
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """What a session waits for, and why its last run failed."""
+    """The requests that a session waits for, and why its last run failed."""
 
     requests: tuple[limpet.Request, ...] = ()
     failure: limpet.RunFailure | None = None

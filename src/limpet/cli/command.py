@@ -352,7 +352,7 @@ def _mark_of(hint: Any) -> _Supplied | None:
 def _parameters(
     function: Callable[..., Any], hints: dict[str, Any], supplied: dict[str, _Supplied]
 ) -> _Parameters:
-    """What the command takes: STORE, SESSION, the function's own, and the options of all."""
+    """Return a command's parameters: STORE, SESSION, the function's own, the options of all."""
     marks = supplied.values()
     own = inspect.signature(function).parameters.values()
     mine = [each for each in own if each.name not in supplied]
@@ -377,7 +377,7 @@ def _parameters(
 
 
 class _CommandRequest(msgspec.Struct, frozen=True):
-    """What one run of a command was given, apart from the function's own arguments."""
+    """The options of one run of a command, apart from the function's own arguments."""
 
     screen: Screen
     store: StoreArgument | None
@@ -442,7 +442,7 @@ async def _run_async(
 
 
 def _value(mark: _Supplied, request: _CommandRequest) -> Any:
-    """What a parameter is supplied with before the store is open."""
+    """Return the value of a parameter that is known before the store is open."""
     if mark.is_screen:
         return request.screen
     if mark.opens:
@@ -453,7 +453,7 @@ def _value(mark: _Supplied, request: _CommandRequest) -> Any:
 def _named(
     names: str, session: str | None, app_name: str | None, user: str | None, id_: str | None
 ) -> Any:
-    """What the argument SESSION or the options beside it name. Raises InvalidInput."""
+    """Return the session that SESSION or the options beside it name. Raises InvalidInput."""
     if names == "user":
         if session is None and (app_name is None or user is None):
             raise InvalidInput("a user is named by --app and --user together, or as app/user.")

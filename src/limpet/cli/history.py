@@ -37,7 +37,13 @@ from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.diff.merge import Conflict
 from limpet.model.ops import show as show_path
-from limpet.session.json_forms import event_form, key_form, time_form
+from limpet.session.json_forms import (
+    changes_form,
+    event_form,
+    key_form,
+    lineage_form,
+    time_form,
+)
 
 _NOT_RUN: Final = 126  # from this exit code on, a command was not run or did not end by itself
 _DATA_CHARS_MAX: Final = 74  # below its row it fits a line of 80 columns
@@ -116,7 +122,7 @@ async def lineage(s: SessionToRead) -> CommandResult:
     node = _lineage_node(family, "bold")
     for parent in reversed(family.above):
         node = TreeNode(parent.line, "dim", (node,))
-    return CommandResult({"lineage": _lineage_form(family)}, [node])
+    return CommandResult({"lineage": lineage_form(family)}, [node])
 
 
 @command(HISTORY)
@@ -228,13 +234,6 @@ def event_data(event: limpet.Event) -> str:
     return brief(event.data, _DATA_CHARS_MAX) if event.data else ""
 
 
-def changes_form(changed: limpet.Diff) -> list[dict[str, Any]]:
-    """A diff as JSON."""
-    return [
-        {"path": list(c.path), "kind": c.kind, "old": c.old, "new": c.new} for c in changed.changes
-    ]
-
-
 def other_session(key: limpet.Key, text: str, user: str | None = None) -> limpet.Key:
     """Another session: an id beside this one, or a whole key."""
     if user is None and text.count("/") == 2:
@@ -327,14 +326,3 @@ def _lineage_node(family: limpet.Lineage, style: str = "") -> TreeNode:
         for merge in family.merges
     ]
     return TreeNode(family.line, style, (*merges, *map(_lineage_node, family.forks)))
-
-
-def _lineage_form(family: limpet.Lineage) -> dict[str, Any]:
-    merges = [{"session": key_form(m.key), "at": m.at, "seq": m.seq} for m in family.merges]
-    return {
-        "session": key_form(family.key),
-        "at": family.at,
-        "parent": None if family.parent is None else _lineage_form(family.parent),
-        "forks": [_lineage_form(fork) for fork in family.forks],
-        "merges": merges,
-    }

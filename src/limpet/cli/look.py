@@ -14,7 +14,7 @@ import typer
 import limpet
 from limpet.cli.backlog import Backlog, Needed, backlog_of, needed_by, needs
 from limpet.cli.command import LOOK, Filter, Reading, SessionKey, SessionToRead, command
-from limpet.cli.history import changes_form, event_data
+from limpet.cli.history import event_data
 from limpet.cli.options import App, At, label_values, refuse_unknown
 from limpet.cli.render import (
     Cell,
@@ -37,7 +37,14 @@ from limpet.errors import InvalidInput
 from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
 from limpet.model.lease import Readiness, readiness
-from limpet.session.json_forms import event_form, head_form, key_form, page_form
+from limpet.session.json_forms import (
+    changes_form,
+    event_form,
+    graph_form,
+    head_form,
+    kin_form,
+    page_form,
+)
 from limpet.store.protocol import Order, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
@@ -207,14 +214,7 @@ async def graph(
     Its parents and children, forks, merges and relations, and theirs, as a tree.
     """
     shown = await lp.graph(key, limit=limit)
-    form = {
-        "nodes": [{"session": key_form(n.key), "phase": n.phase} for n in shown.nodes],
-        "edges": [
-            {"source": key_form(e.source), "target": key_form(e.target), "kind": e.kind}
-            for e in shown.edges
-        ],
-        "truncated": shown.truncated,
-    }
+    form = graph_form(shown)
     if mermaid:
         return CommandResult(form, [TextLine(line) for line in shown.mermaid().splitlines()])
     lines = [TextLine("  " * depth + text) for depth, text in shown.lines()]
@@ -226,7 +226,7 @@ async def graph(
 async def children(lp: Reading, key: SessionKey) -> CommandResult:
     """Show the sessions delegated from one, as a tree."""
     kin = await lp.session(key).runs.tree()
-    return CommandResult(_kin_form(kin), [_kin_node(kin, root=True)])
+    return CommandResult(kin_form(kin), [_kin_node(kin, root=True)])
 
 
 @command(LOOK)
@@ -400,9 +400,3 @@ def _kin_node(kin: limpet.Kin, *, root: bool = False) -> TreeNode:
     title = "" if kin.title is None else f"  {kin.title}"
     line = f"{kin.key}{title}{ended}{'  gone' if kin.gone else ''}"
     return TreeNode(line, "", tuple(map(_kin_node, kin.children)))
-
-
-def _kin_form(kin: limpet.Kin) -> dict[str, Any]:
-    form = {"session": key_form(kin.key), "title": kin.title, "stop_reason": kin.stop_reason}
-    more = {"summary": kin.summary, "output": kin.output, "gone": kin.gone}
-    return {**form, **more, "children": [_kin_form(each) for each in kin.children]}

@@ -1,5 +1,4 @@
-"""The commands that carry sessions elsewhere: copy, move, drain, push, pull, where, export,
-import, mirror, import-adk."""
+"""The commands that carry sessions elsewhere, and bring them in from other tools."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ import typer
 
 import limpet
 from limpet.adapters.adk_import import import_adk as import_from_adk, open_source
+from limpet.adapters.claude_transcripts import import_transcripts
 from limpet.cli.command import (
     MOVE,
     Display,
@@ -58,6 +58,7 @@ LocalStore = Annotated[
         help="The store on this machine, or LIMPET_STORE.",
     ),
 ]
+_LINES_MAX: Final = 20  # of a file that cannot be read
 _ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")
 
 
@@ -365,6 +366,42 @@ async def import_adk(
     form: dict[str, Any] = {"sessions": done.sessions, "events": done.events, "names": done.names}
     form |= _refused_form(done.refused, done.refusals)
     return CommandResult({**form, "seconds": seconds}, lines, done.ok)
+
+
+@command(MOVE, "import-claude")
+async def import_claude(
+    directory: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="The transcripts, such as ~/.claude/projects."),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="STORE", help="The store to import into; it is created if need be."),
+    ],
+    screen: Display,
+) -> CommandResult:
+    """Bring transcripts of Claude Code into a store.
+
+    The files are only read. A project becomes the user of its sessions, in the app `claude`. Safe
+    to interrupt and run again: the next run brings what is new. Exits with 1 if a line could not be
+    read.
+    """
+    began = time.monotonic()
+    entries = sessions = 0
+    unreadable: list[str] = []
+    async with StoreArgument(store_url(target)).opened(creates=True) as lp:
+        with screen.progress("importing entries") as progress:
+            async for brought in import_transcripts(lp, directory):
+                sessions, entries = sessions + 1, entries + brought.entries
+                unreadable += [f"{brought.key}: {line}" for line in brought.unreadable]
+                if progress is not None:
+                    progress(entries, entries)
+    seconds = time.monotonic() - began
+    lines = [TextLine(f"not a JSON object: {line}", "problem") for line in unreadable[:_LINES_MAX]]
+    words = f"{plural(sessions, 'transcript')} with {plural(entries, 'event')} read"
+    lines.append(_done(f"{words} in {seconds:.1f} s", ok=not unreadable))
+    form = {"sessions": sessions, "entries": entries, "unreadable": unreadable, "seconds": seconds}
+    return CommandResult(form, lines, not unreadable)
 
 
 def _done(words: str, *, ok: bool = True) -> TextLine:

@@ -156,7 +156,7 @@ def _escape(unsafe: re.Match[str]) -> str:
 
 
 class _Rendered(Output):
-    """What rich has rendered: safe text with the colors that it was given."""
+    """The text that rich has rendered: safe text with the colors that it was given."""
 
     def write(self, text: str) -> int:
         return self.control(text)

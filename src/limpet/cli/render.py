@@ -130,7 +130,7 @@ class JsonBlock(msgspec.Struct, frozen=True):
 
 
 class DiffBlock(msgspec.Struct, frozen=True):
-    """What changed: a table in color on a terminal, a line for each change in a pipe."""
+    """Changes: a table in color on a terminal, a line for each change in a pipe."""
 
     diff: Diff
 
@@ -147,7 +147,7 @@ Part: TypeAlias = Grid | TextLine | JsonBlock | DiffBlock | TreeNode | str
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """What a command returns: JSON, the same for people, and whether all is well (else exit 1)."""
+    """The result of a command: JSON, the same for people, and whether all is well (else exit 1)."""
 
     form: dict[str, Any]
     parts: Sequence[Part] = ()

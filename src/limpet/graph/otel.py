@@ -4,6 +4,7 @@
 
 A span is current while its part runs, so the spans that a node opens become its children. The
 packages are an extra, `pip install 'limpet[otel]'`; a graph without a tracer never loads them.
+Turns have `limpet.otel`, which instruments an open Limpet; a graph may run without one.
 """
 
 from __future__ import annotations

@@ -70,29 +70,29 @@ def deadline_us(head: Head) -> int | None:
 
 
 def deadlines(head: Head) -> list[tuple[Deadline, int]]:
-    """Every time at which the session should move on by itself, and why."""
+    """Every time at which a timeout moves the session on, and why."""
     facts = head.facts
     if "departed" in facts:
         return [("moved", facts["departed"]["at_us"] + KEPT_US)]
     phase: Phase = facts.get("phase", ACTIVE)
     spans, spent = facts.get("timeouts", EMPTY), facts.get("durations", EMPTY)
-    found: list[tuple[Deadline, int]] = []
+    times: list[tuple[Deadline, int]] = []
     since_us = spent.get("since_us", head.created_us)
     if phase in TERMINAL:
         return _after_end(facts, phase, spans, spent.get("ended_us", since_us))
     if (timer_us := first_us(facts, "deadline")) is not None:
-        found.append(("deadline", timer_us))
+        times.append(("deadline", timer_us))
     if "absolute_us" in spans:
-        found.append(("absolute", head.created_us + spans["absolute_us"]))
+        times.append(("absolute", head.created_us + spans["absolute_us"]))
     if phase == ACTIVE and "idle_us" in spans:
         # Time in which it was not active does not count as idle.
-        found.append(("idle", quantized(max(head.active_us, since_us), spans["idle_us"])))
+        times.append(("idle", quantized(max(head.active_us, since_us), spans["idle_us"])))
     if phase == SUSPENDED:
         if "grace_us" in spans:
-            found.append(("grace", since_us + spans["grace_us"]))
+            times.append(("grace", since_us + spans["grace_us"]))
         if (input_us := roused_us(facts)) is not None:
-            found.append(("input", input_us))
-    return found
+            times.append(("input", input_us))
+    return times
 
 
 def _after_end(
@@ -101,12 +101,12 @@ def _after_end(
     """When what has ended is archived, and deleted."""
     if endings.is_owed(facts):  # what is to be undone, or told, first keeps it
         return []
-    found: list[tuple[Deadline, int]] = []
+    times: list[tuple[Deadline, int]] = []
     if "archive_us" in spans and phase != ARCHIVED:
-        found.append(("archive", ended_us + spans["archive_us"]))
+        times.append(("archive", ended_us + spans["archive_us"]))
     if "expiry_us" in spans:
-        found.append(("expiry", ended_us + spans["expiry_us"]))
-    return found
+        times.append(("expiry", ended_us + spans["expiry_us"]))
+    return times
 
 
 def moves_with_activity(facts: Facts) -> bool:

@@ -274,13 +274,8 @@ def texts_after(
             kept[seq] = FrozenDict({n: data[n] for n in _SPOKEN.get(type, ()) if n in data})
         elif named in texts:
             kept[named] = texts[named]
-    return by_seq(kept)
-
-
-def by_seq(found: Mapping[int, Mapping[str, Any]]) -> Texts:
-    """The data of some events that nobody changes."""
-    texts: Any = FrozenDict(found)  # type: ignore[arg-type]  # the names are seqs
-    return texts if texts else NO_TEXTS
+    frozen: Any = FrozenDict(kept)  # type: ignore[arg-type]  # by seq
+    return frozen or NO_TEXTS
 
 
 def _seqs(facts: Facts) -> Iterator[Any]:

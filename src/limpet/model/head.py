@@ -7,16 +7,16 @@ types to those modules. A new fact changes no store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
 
-from limpet.errors import SessionArchived
+from limpet.errors import SessionArchived, SessionDeleted
 from limpet.model.chain import genesis
-from limpet.model.events import CHILD_ENDED, to_time
+from limpet.model.events import CHILD_ENDED, Fact, to_time
 from limpet.model.facts import (
     checkpoints,
     creation,
@@ -42,6 +42,7 @@ from limpet.model.facts.running import (
     requests,
     runs,
     setup,
+    spawned,
     waiting,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -73,6 +74,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     children.CHILD_RELEASED: children.fold_ended,
     children.DELEGATED: children.fold_delegated,
     children.DELEGATION_ENDED: children.fold_delegation_ended,
+    spawned.CHILD_SPAWNED: spawned.fold_spawned,
+    spawned.CHILD_DONE: spawned.fold_done,
     budgets.GRANTED: budgets.fold_granted,
     budgets.RESERVED: budgets.fold_reserved,
     budgets.SETTLED: budgets.fold_settled,
@@ -118,6 +121,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     children.CHILD_CREATED: children.check_created,
     children.CHILD_RELEASED: children.check_ended,
     CHILD_ENDED: children.check_ended,
+    spawned.CHILD_SPAWNED: spawned.check_spawned,
     budgets.RESERVED: budgets.check,
     budgets.LENT: budgets.check,
     budgets.RETURNED: budgets.check_returned,
@@ -198,7 +202,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def timeouts(self) -> timeouts.Timeouts | None:
-        """When it is suspended, terminated and deleted by itself; None: never."""
+        """Times after which a sweep suspends, terminates and deletes it; None: never."""
         return timeouts.timeouts_in(self.facts)
 
     @property
@@ -388,3 +392,49 @@ def check_facts(before: Facts, after: Facts, type: str, data: Mapping[str, Any])
     check = _CHECKS.get(type)
     if check is not None:
         check(before, after, data)
+
+
+# --- archived sessions ---------------------------------------------------------------------------
+
+# The facts of an archived session that its stub keeps.
+_STUB_KEEPS: Final = (
+    "labels",
+    "timeouts",
+    "retention",
+    "durations",
+    "archived_from",
+    "schema_version",
+    "isolation",
+    "field_policies",
+)
+
+
+def stub(head: Head, place: str, size: int, sha256: str, children: Sequence[Key] = ()) -> Fact:
+    """The log of this archived session is at `place` in the archive from now on. `children` in
+    other apps are named, since nobody reads the log to find them."""
+    key, facts = head.key, head.facts
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    data["archived"] = {
+        "key": [key.app, key.user, key.id],
+        "place": place,
+        "bytes": size,
+        "sha256": sha256,
+        "uid": head.uid,
+        "version": head.version,
+        "link": head.link.hex(),
+        "created_us": head.created_us,
+        "facts": {name: facts[name] for name in _STUB_KEEPS if name in facts},
+    }
+    if children:
+        data["archived"]["children"] = [[child.app, child.user, child.id] for child in children]
+    return Fact(type="session.created", data=data)
+
+
+def check_present(head: Head, uid: str | None) -> None:
+    """Raise SessionArchived if the log of this session (None: whichever has the key) is in the
+    archive, SessionDeleted if the key belongs to another by now."""
+    place = phases.archive_place(head.facts)
+    if place is not None and uid in (None, head.uid, place["uid"]):
+        raise SessionArchived(head.key)
+    if uid not in (None, head.uid):
+        raise SessionDeleted(head.key)

@@ -144,7 +144,7 @@ class EffectCall:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
         effect, turn = self._effect, self._turn
         name, session = self._effect.compensate, self._turn.session
-        policy = writer_of(session).services.lifecycles.of(session.app)
+        policy = writer_of(session).services.lifecycle(session.app)
         if name is not None and name not in policy.compensations:
             raise TurnMisused(
                 f"there is no compensation named {name!r}. Declare it with "

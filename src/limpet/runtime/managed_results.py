@@ -1,4 +1,4 @@
-"""What managed tools return, as a model reads it: the types of their results."""
+"""The results of managed tools, as a model reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EventShown(TypedDict):
 
 
 class OutcomeShown(TypedDict):
-    """What a session is to achieve, and the last verdict on it."""
+    """The outcome that a session is to achieve, and the last verdict on it."""
 
     title: str
     verdict: str | None
@@ -49,7 +49,7 @@ class SessionsShown(TypedDict):
 
 
 class UsageShown(TypedDict):
-    """What a session has used."""
+    """The usage of a session."""
 
     turns: int
     tokens: int
@@ -167,13 +167,13 @@ class PermissionShown(TypedDict):
 
 
 class ResourcesShown(TypedDict):
-    """What a session works on."""
+    """A resource that a session works on."""
 
     resources: list[DocumentShown]
 
 
 class SetupShown(TypedDict):
-    """What a session was set up with."""
+    """The setup of a session."""
 
     agent: str | None
     environment: str | None
@@ -186,7 +186,7 @@ class SetupShown(TypedDict):
 
 
 class ChangesShown(TypedDict):
-    """What differs between two setups, a line each."""
+    """The differences between two setups, a line each."""
 
     changes: list[str]
 
@@ -221,7 +221,7 @@ class NotesShown(TypedDict):
 
 
 class LearningsShown(TypedDict):
-    """What an agent has learned, and its curated memory."""
+    """The learnings of an agent, and its curated memory."""
 
     learnings: list[dict[str, Any]]
     memory: str

@@ -261,8 +261,8 @@ class ToolUseCall:
 
 
 def _output_of(value: Any) -> Any:
-    """What a tool returns, as JSON holds it; what it cannot hold is said in words, and what is too
-    large is cut. The tool has done its work, so nothing here raises."""
+    """Return a tool's result as JSON holds it: words for what it cannot hold, cut if too large.
+    The tool has done its work, so nothing here raises."""
     try:
         return _cut(settle(value, "the result"))
     except InvalidInput:

@@ -95,7 +95,7 @@ class Turn:
         self.note = note
         self._redirect = redirect  # the seq of that interrupt
         self.revisits_set: list[Draft] = []  # for the closing commit
-        registry = writer_of(run.session).services.lifecycles.of(run.session.app).tools
+        registry = writer_of(run.session).services.lifecycle(run.session.app).tools
         self._use = ToolUse(run.session, registry)
         self._offered: dict[str, Tool] = {}  # the tools of the last model call, by safe name
         self._offered_in: dict[str, dict[str, Tool]] = {}  # and of each, by its id

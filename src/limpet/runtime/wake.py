@@ -199,7 +199,8 @@ class Wake:
         )
         self._driver = Driver(lease.key)
         self._turn_run: TurnRun | None = None  # while a harness runs
-        self._wake_id = writer_of(self.session).journal.new_id()
+        self._journal = writer_of(self.session).journal
+        self._wake_id = self._journal.new_id()
         self._loaded: Loaded | None = None
 
     def stop(self, *, lost: bool) -> None:
@@ -258,7 +259,7 @@ class Wake:
         if not endings.is_left(self.session.head.facts):
             await self._lp.work.release(self.lease)
             return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
-        wake_id = writer_of(self.session).journal.new_id()
+        wake_id = self._journal.new_id()
         await EndedWake(
             self._log(wake_id, wake_id),
             self.lease,
@@ -326,7 +327,7 @@ class Wake:
         """Bind optional tools that the session lacks, once they are available."""
         if not degraded_in(self.session.head.facts):
             return
-        registry = writer_of(self.session).services.lifecycles.of(self.session.app).tools
+        registry = writer_of(self.session).services.lifecycle(self.session.app).tools
         try:
             fact = await returned(registry, self.session)
         except Exception as error:  # of the function that authorizes: the session goes on without
@@ -410,7 +411,7 @@ class Wake:
     async def _listen(self, log: TurnLog) -> None:
         """Record the beginning of a wake that takes long, so that followers see it run. Look at the
         head now, and when somebody else has recorded something; not too often."""
-        loop, hub = asyncio.get_running_loop(), writer_of(self.session).journal.hub
+        loop, hub = asyncio.get_running_loop(), self._journal.hub
         with suppress(LimpetError):  # if the lease is lost, the next write of the harness says so
             await log.flush()
             async with hub.listening(self.lease.key) as bell:
@@ -421,7 +422,7 @@ class Wake:
 
     async def _is_stopped(self) -> bool:
         """Stop the harness if somebody has interrupted or ended the session; True if so."""
-        store = writer_of(self.session).journal.store
+        store = self._journal.store
         facts = (await store.load(self.lease.key, tail=0, scopes=False)).head.facts
         if runs.is_interrupted(facts):
             seq = runs.run_in(facts)["interrupt"]
@@ -494,13 +495,13 @@ class Wake:
 
     def _given_back(self, start: WakeStart) -> WakeEnd:
         """The worker stops: the next one goes on at once, and nothing counts as failed."""
-        now_us, why = writer_of(self.session).journal.now_us(), "the worker was stopped"
+        now_us, why = self._journal.now_us(), "the worker was stopped"
         fact = runs.failed("worker.stopped", why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "error", why, drafts=[fact])
 
     def _suspended(self, start: WakeStart) -> WakeEnd:
         """The session was suspended: the turn goes on after it is resumed. Nothing has failed."""
-        now_us, why = writer_of(self.session).journal.now_us(), "the session was suspended"
+        now_us, why = self._journal.now_us(), "the session was suspended"
         fact = runs.failed(SessionSuspended.code, why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "blocked", why, drafts=[fact], is_suspended=True)
 
@@ -537,7 +538,7 @@ class Wake:
         if fails > self._options.retries:
             fact = runs.failed(code, message, start.attempt, effects=effects, traceback=lines)
             return WakeEnd("retries_exhausted", "error", message, drafts=[fact], summary=message)
-        retry_us = writer_of(self.session).journal.now_us() + retry_delay_us(fails)
+        retry_us = self._journal.now_us() + retry_delay_us(fails)
         fact = runs.failed(
             code, message, start.attempt, retry_us=retry_us, effects=effects, traceback=lines
         )
@@ -601,7 +602,7 @@ async def load_all(wakes: Sequence[Wake]) -> None:
 
 
 class WakeStart(msgspec.Struct):
-    """What a wake begins with: its turn, and what of it is recorded."""
+    """The start of a wake: its turn, and what of it is recorded."""
 
     turn_id: str
     attempt: int

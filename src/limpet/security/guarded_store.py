@@ -57,10 +57,12 @@ from limpet.model.facts.running.children import (
     CHILD_CREATED,
     CHILD_RELEASED,
     DELEGATED,
+    created_id,
     works_for,
 )
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
+from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
 from limpet.model.keys import ARCHIVE_MOVES, ARRIVALS, AUDIT, DEPARTURES, ROUTES, owned_by
 from limpet.model.lease import readiness
@@ -167,6 +169,9 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$learnings": Room("tool", "tool"),
     "$$curated": Room("read", "policy"),
     "$$gates": Room("read", "policy"),
+    "$$promotion": Room("read", "policy"),
+    "$$proposals": Room("read", "write"),
+    "$$expiries": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
     "$$arriving": Room("read", "policy", _named),
@@ -522,10 +527,21 @@ class GuardedStore:
                 if _tells_parent(commit, child) and await self._exists(child.key):
                     head = await self._head(child.key)
                     uids = {draft.data.get("uid") for draft in commit.drafts}
-                    if uids == {head.uid} and works_for(head.facts, commit.key, str(commit.uid)):
+                    works = works_for(head.facts, commit.key, str(commit.uid))
+                    if works and uids == {head.uid} and await self._is_account_true(commit):
                         found.add(commit.key)
         # Somebody has to be entered in the usual way.
         return frozenset() if found.issuperset([each.key for each in commits]) else frozenset(found)
+
+    async def _is_account_true(self, commit: Commit) -> bool:
+        """True if a spawned child that gives back its budget says what it was given."""
+        for draft in commit.drafts:
+            if draft.type == CHILD_DONE:
+                made = await self._inner.read_ids(commit.key, (created_id(draft.data["child"]),))
+                lent = [event.data.get("lent") for event in made if event.data is not None]
+                if lent != [draft.data.get("lent")]:
+                    return False
+        return True
 
     def _is_child(self, commit: Commit, parent: Commit) -> bool:
         """True if a commit begins the child that its parent says it has created: what an agent does
@@ -1452,7 +1468,7 @@ def _begins(commit: Commit) -> bool:
 
 
 # What a child tells its parent at its end.
-_TOLD: Final = frozenset({CHILD_ENDED, CHILD_RELEASED, RETURNED})
+_TOLD: Final = frozenset({CHILD_DONE, CHILD_ENDED, CHILD_RELEASED, RETURNED})
 
 
 def _tells_parent(commit: Commit, child: Commit) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +20,24 @@ from limpet.server.limits import BODY_BYTES_MAX
 VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")
+_READS: Final = re.compile(
+    r"\bcall\.(text|texts|flag|number|limit|times|is_ascending|place)\((?:\"(\w+)\")?"
+)
+_HANDS_ON: Final = re.compile(r"\b(\w+)\(call\b")
+_TEXT: Final = {"type": "string"}
+_QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
+    "text": lambda name: {name: _TEXT},
+    "texts": lambda name: {f"{name}[]": {"type": "array", "items": _TEXT}},
+    "flag": lambda name: {name: {"type": "boolean"}},
+    "number": lambda name: {name: {"type": "integer", "minimum": 1}},
+    "place": lambda name: {name: {"type": "integer", "minimum": 0}},
+    "limit": lambda _: {"limit": {"type": "integer", "minimum": 1, "maximum": 1_000}},
+    "is_ascending": lambda _: {"order": {"type": "string", "enum": ["asc", "desc"]}},
+    "times": lambda _: {
+        f"created_at[{each}]": {"type": "string", "format": "date-time"}
+        for each in ("gt", "gte", "lt", "lte")
+    },
+}
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(("/healthz", "/readyz"))  # without a key
 _ERROR: Final = {
@@ -42,15 +60,22 @@ class Described(msgspec.Struct, frozen=True):
     request: Any = None
     response: Any = None
     media_type: str = "application/json"  # of the answer
+    request_media_type: str = "application/json"
 
 
 def describe(
-    *, request: Any = None, response: Any = None, media_type: str = "application/json"
+    *,
+    request: Any = None,
+    response: Any = None,
+    media_type: str = "application/json",
+    request_media_type: str = "application/json",
 ) -> Callable[[F], F]:
-    """Name the types of the function that answers a route."""
+    """Name the types of the function that answers a route. The type of a body that is parsed by
+    `call.body(Type)` need not be named."""
 
     def decorate(act: F) -> F:
-        setattr(act, _DESCRIBED, Described(request, response, media_type))
+        of = Described(request, response, media_type, request_media_type)
+        setattr(act, _DESCRIBED, of)
         return act
 
     return decorate
@@ -59,14 +84,43 @@ def describe(
 def described(act: Callable[..., Any]) -> Described:
     """The types of the function that answers a route, as it names them or parses its body."""
     act = inspect.unwrap(act)
-    found: Described | None = getattr(act, _DESCRIBED, None)
-    if found is not None:
-        return found
+    found: Described = getattr(act, _DESCRIBED, Described())
+    if found.request is None and (parses := _PARSES.search(_source(act))) is not None:
+        return msgspec.structs.replace(found, request=_named(act, parses[1]))
+    return found
+
+
+def _source(act: Callable[..., Any]) -> str:
     try:
-        parses = _PARSES.search(inspect.getsource(act))
+        return inspect.getsource(act)
     except (OSError, TypeError):  # without its source
-        parses = None
-    return Described(None if parses is None else act.__globals__.get(parses[1]))
+        return ""
+
+
+def _named(act: Callable[..., Any], name: str) -> Any:
+    """A name in the source of a function: of its module, or of the function around it."""
+    within = inspect.getclosurevars(act)
+    return within.nonlocals.get(name, act.__globals__.get(name))
+
+
+def query_of(act: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+    """The parameters of the query that a function reads, and the functions that it hands its call
+    to, each with its schema."""
+    read: dict[str, dict[str, Any]] = {}
+    waiting, seen = [inspect.unwrap(act)], set()
+    while waiting:
+        reader = waiting.pop()
+        if reader in seen:
+            continue
+        seen.add(reader)
+        source = _source(reader)
+        for kind, name in _READS.findall(source):
+            read |= _QUERIES[kind](name)
+        for name in _HANDS_ON.findall(source):
+            of = _named(reader, name)
+            if inspect.isfunction(of) and of.__module__.startswith("limpet.server"):
+                waiting.append(of)
+    return read
 
 
 def document(routes: Sequence[BaseRoute], *, version: str) -> dict[str, Any]:
@@ -100,7 +154,7 @@ def document(routes: Sequence[BaseRoute], *, version: str) -> dict[str, Any]:
 
 def _types(route: Route) -> tuple[Any, Any]:
     of = described(route.endpoint)
-    return of.request, of.response
+    return of.request if of.request_media_type == "application/json" else None, of.response
 
 
 def _operation(route: Route, method: str, schema_of: dict[int, Any]) -> dict[str, Any]:
@@ -118,17 +172,21 @@ def _operation(route: Route, method: str, schema_of: dict[int, Any]) -> dict[str
             "default": {"description": "Refused, with a stable code.", "content": error},
         },
     }
-    names = _PARAMETER.findall(route.path)
-    if names:
-        made["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _TEXT}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    for name, schema in query_of(route.endpoint).items():
+        parameters.append({"name": name, "in": "query", "schema": schema})
+    if parameters:
+        made["parameters"] = parameters
     if of.request is not None:
+        json = of.request_media_type == "application/json"
+        schema = schema_of[id(of.request)] if json else {"type": "string", "format": "binary"}
         made["requestBody"] = {
             "description": f"At most {BODY_BYTES_MAX:,} bytes.",
             "required": True,
-            "content": {"application/json": {"schema": schema_of[id(of.request)]}},
+            "content": {of.request_media_type: {"schema": schema}},
         }
     if route.path in _OPEN:
         made["security"] = []

@@ -19,7 +19,7 @@ from limpet.errors import LimpetError
 from limpet.model import Key
 from limpet.model.keys import unfit
 from limpet.model.limits import ACTOR_CHARS_MAX, ID_CHARS_MAX, PARTIALS_WAITING_MAX, TYPE_CHARS_MAX
-from limpet.session.following.feed_reader import POLL_SECONDS, POLL_SECONDS_LIVELY
+from limpet.session.following.follow import POLL_SECONDS, POLL_SECONDS_LIVELY
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
 from limpet.store.protocol import Channel, Live, Partial, Store

@@ -50,7 +50,7 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
         return Principal(id, role=self.role, app=self.app, user=self.user)
 
     def state(self, now_us: int) -> str:
-        """Whether it opens the door: "active", "expired" or "revoked"."""
+        """ "active", "expired" or "revoked": only an active key opens the door."""
         if self.revoked_us is not None:
             return "revoked"
         return "active" if self.expires_us is None or now_us < self.expires_us else "expired"

@@ -122,7 +122,7 @@ class ActingJournal(Journal):
 
 
 class _ActingQueue(Queue):
-    """What one principal has queued. The whole journal flushes it when it is closed."""
+    """The queue of one principal. The whole journal flushes it when it is closed."""
 
     def __init__(self, journal: ActingJournal) -> None:
         super().__init__(journal.commit)

@@ -56,10 +56,10 @@ def key_of(
 
     ReservedApp if it is not that of a session, unless the verb is for documents too.
     """
-    found = _key_of(key, user, id)
+    parsed = _key_of(key, user, id)
     if not reserved:
-        check_sessions(found.app)
-    return found
+        check_sessions(parsed.app)
+    return parsed
 
 
 def one_or_all(
@@ -127,13 +127,13 @@ def check_ids(ids: Iterable[str]) -> tuple[str, ...]:
     """Ids of events to read."""
     if isinstance(ids, str) or not isinstance(ids, Iterable):
         raise InvalidQuery("read_ids takes a list of event ids")
-    found = tuple(ids)
-    if len(found) > PAGE_MAX:
-        raise InvalidQuery(f"it asks for {len(found):,} ids at once; the limit is {PAGE_MAX:,}")
-    for each in found:
+    wanted = tuple(ids)
+    if len(wanted) > PAGE_MAX:
+        raise InvalidQuery(f"it asks for {len(wanted):,} ids at once; the limit is {PAGE_MAX:,}")
+    for each in wanted:
         if reason := unfit(each, ID_CHARS_MAX):
             raise InvalidQuery(f"the id {described(each)} {reason}")
-    return found
+    return wanted
 
 
 def check_token(token: object) -> str:
@@ -192,7 +192,7 @@ def check_change(change: T) -> T:
 
 
 def check_fact(fact: Any) -> Fact:
-    """What `record` takes: made by a constructor, so checked already. Documents are only put."""
+    """Check an argument of `record`: facts come from constructors; documents are only put."""
     if not isinstance(fact, Fact):
         raise InvalidInput(
             f"record takes facts, not {described(fact)}. Make them with limpet.facts, as in "
@@ -253,7 +253,7 @@ def check_flag(name: str, flag: object) -> None:
 
 
 def check_forks(forks: object) -> None:
-    """What erase does about the forks of a session."""
+    """Check what `erase` is to do about the forks of a session."""
     if forks not in ("refuse", "erase", "keep"):
         raise InvalidInput(
             f"forks is {described(forks)}. Pass 'refuse', 'erase' (erase them too) or 'keep' "
@@ -267,15 +267,15 @@ def check_types(types: object) -> tuple[str, ...] | None:
         return None
     if isinstance(types, str) or not hasattr(types, "__iter__"):
         raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
-    found = tuple(types)
-    if len(found) > QUERY_TYPES_MAX:
+    wanted = tuple(types)
+    if len(wanted) > QUERY_TYPES_MAX:
         raise InvalidQuery(
-            f"it asks for {len(found)} types at once; the limit is {QUERY_TYPES_MAX}"
+            f"it asks for {len(wanted)} types at once; the limit is {QUERY_TYPES_MAX}"
         )
-    for each in found:
+    for each in wanted:
         if reason := unfit(each, TYPE_CHARS_MAX):
             raise InvalidQuery(f"the type {described(each)} {reason}")
-    return found
+    return wanted
 
 
 def check_limit(limit: object) -> int:

@@ -42,7 +42,7 @@ class AuditLog(msgspec.Struct, frozen=True):
 
 
 class AuditExport(msgspec.Struct, frozen=True):
-    """What is in a file of an audit."""
+    """The contents of an exported audit."""
 
     logs: tuple[AuditLog, ...]
     at: datetime

@@ -130,7 +130,7 @@ async def _upload(
         blob = Blob(content.hexdigest(), size, media_type, number + 1)
         return await blobs.finish(key, upload, blob, last, fence=fence)
     except BaseException:
-        with suppress(LimpetError):  # else it is cleaned up later, by itself
+        with suppress(LimpetError):  # else a later cleanup removes it
             await blobs.drop(key, upload)
         raise
 

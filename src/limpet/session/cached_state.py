@@ -1,4 +1,4 @@
-"""What an object knows of its session: head, fields, shared names, temp: names, the last events.
+"""The cached state of a session object: head, fields, shared names, temp: names, the last events.
 
 Pure: it changes only by what a load brought or a commit answered, and never goes backwards. Whoever
 decides on it asks for the versions of the names that were looked at (`guards`).
@@ -93,7 +93,7 @@ class CachedState:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is state to decide on."""
+        """True if there is state to decide on."""
         return self.maybe_head is not None and self.scopes is not None
 
     @property

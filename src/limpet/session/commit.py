@@ -45,7 +45,7 @@ from limpet.session.journal import Journal
 from limpet.session.loggers import lease_lost
 from limpet.session.services import Services
 from limpet.session.session import Session
-from limpet.session.writer import upkeep_of, writer_of
+from limpet.session.writer import writer_of
 from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 class _Planned:
-    """What typed updates of one session are planned on, from its first mention in a commit on."""
+    """The state that typed updates of one session are planned on, from its first mention on."""
 
     __slots__ = ("fields", "head", "raised", "versions")
 
@@ -369,7 +369,7 @@ class CommitBuilder:
         except SessionDeleted as error:
             for session in self._sessions:
                 if session.key == error.key:
-                    await upkeep_of(session).refuse_archived()
+                    await writer_of(session).refuse_archived()
             raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}
@@ -383,9 +383,7 @@ class CommitBuilder:
         self.events = tuple(events[place] for place in range(len(self._drafts)))
         for answer in answers[: len(by_key)]:
             if roused_us(answer.head.facts) is not None:
-                from limpet.session.life.transitions import resume_on_input
-
-                await resume_on_input(Session(self._services, answer.head.key, untyped=True))
+                await self._services.resume_on_input(answer.head.key)
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
         if not self._puts:
@@ -442,7 +440,7 @@ def _uid(sessions: Iterable[Session[Any]]) -> str | None:
 
 
 def _checked(session: Session[Any]) -> Session[Any]:
-    """What is written to is a session, not its key."""
+    """Raise InvalidInput unless this is a session: a key cannot be written to."""
     if not isinstance(session, Session):
         raise InvalidInput(
             f"{described(session)} is not a session. Pass lp.session(key), or what lp.get returned."

@@ -86,7 +86,7 @@ def creation(
         schema_version=begins.schema_version,
         fields=begins.fields or EMPTY,
         phase=phase,
-        limits=services.lifecycles.of(key.app).timeouts if timeouts is None else timeouts,
+        limits=services.lifecycle(key.app).timeouts if timeouts is None else timeouts,
         setup=setup,
         isolation=isolation,
         field_policies=begins.field_policies,

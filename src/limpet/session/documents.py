@@ -56,9 +56,8 @@ from limpet.model.facts.documents import (
 )
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, Tries
 from limpet.session.loggers import SESSION
-from limpet.session.retrying import Tries
 from limpet.store.pages import each_page
 from limpet.store.protocol import Committed, Query
 

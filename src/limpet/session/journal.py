@@ -1,15 +1,20 @@
 """The journal: the one way to write.
 
 Every draft becomes a `Prepared` here and every commit passes `commit`, whoever asks: a session, a
-commit over several, a migration on load, and whatever records facts later. It checks the size of a
+commit over several, a migration on load, and all that records facts. It checks the size of a
 commit, names the ids to send again when the store fails, and wakes those who follow.
+
+It is also the one way to try again: a write that another writer was faster than is decided once
+more, a bounded number of times, with a short random pause before each new try, so that writers who
+met do not meet again. `retrying` suits an attempt that is one function; `Tries` a loop that learns
+from each refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
@@ -17,6 +22,8 @@ from limpet.errors import (
     CommitTooLarge,
     FlushFailed,
     InvalidInput,
+    LimpetError,
+    SessionConflict,
     StoreClosed,
     StoreError,
     StoreForked,
@@ -24,7 +31,12 @@ from limpet.errors import (
 )
 from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
 from limpet.model.keys import Ids
-from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
+from limpet.model.limits import (
+    COMMIT_BYTES_MAX,
+    DRAFTS_PER_COMMIT_MAX,
+    SESSIONS_PER_COMMIT_MAX,
+    UPDATE_TRIES_MAX,
+)
 from limpet.session.following.follow import Hub
 from limpet.session.provenance import Provenance
 from limpet.session.queueing.queue import Queue
@@ -37,9 +49,12 @@ if TYPE_CHECKING:
     from limpet.security.guard import Deciders
     from limpet.security.policies import CedarPolicies
 
+T = TypeVar("T")
+_PAUSE_SECONDS_MAX: Final = 0.002
+
 
 class CommitHooks:
-    """What a journal does before and after commits: nothing, unless `history.checkpoints` does."""
+    """Hooks of a journal before and after commits. These do nothing: see `history.checkpoints`."""
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """True if `before` and `after` are to be called. Quick: every commit asks."""
@@ -202,3 +217,52 @@ def check_size(commits: Sequence[Commit]) -> None:
         raise CommitTooLarge("events", drafts, DRAFTS_PER_COMMIT_MAX)
     if size > COMMIT_BYTES_MAX:
         raise CommitTooLarge("bytes", size, COMMIT_BYTES_MAX)
+
+
+# --- trying again --------------------------------------------------------------------------------
+
+
+class Tries:
+    """`async for left in Tries()`: how many tries are left after this one; 0 is the last.
+
+    Pauses before each but the first. Not a generator: one that is left early costs the loop a task.
+    """
+
+    def __init__(self) -> None:
+        self._left = UPDATE_TRIES_MAX
+
+    def __aiter__(self) -> Tries:
+        return self
+
+    async def __anext__(self) -> int:
+        if not self._left:
+            raise StopAsyncIteration
+        if self._left < UPDATE_TRIES_MAX:
+            import random  # most attempts meet no other
+
+            await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))  # nosec B311  # spreads retries
+        self._left -= 1
+        return self._left
+
+
+async def retrying(
+    attempt: Callable[[], Awaitable[T]],
+    *errors: type[LimpetError],
+    unless: Callable[[LimpetError], bool] = lambda error: False,
+) -> T:
+    """Return what `attempt()` returns, made again after one of these errors.
+
+    Raises the last one after UPDATE_TRIES_MAX tries, and at once if `unless` says so.
+    """
+    async for left in Tries():
+        try:
+            return await attempt()
+        except errors as error:
+            if not left or unless(error):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def is_not_about_the_version(error: LimpetError) -> bool:
+    """True of a conflict that another try would meet again, if only the version is read again."""
+    return isinstance(error, SessionConflict) and error.on != "session"

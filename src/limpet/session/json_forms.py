@@ -6,13 +6,19 @@ is an object with app, user and id, and bytes are hexadecimal.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time
 from limpet.store.protocol import Page, Report
+
+if TYPE_CHECKING:
+    from limpet.model.diff.diff import Diff
+    from limpet.session.history.branches import Lineage
+    from limpet.session.relations import SessionGraph
+    from limpet.session.runs.delegation import Kin
 
 
 def key_form(key: Key) -> dict[str, str]:
@@ -100,6 +106,44 @@ def report_form(report: Report) -> dict[str, Any]:
             for finding in report.findings
         ],
     }
+
+
+def changes_form(changed: Diff) -> list[dict[str, Any]]:
+    """The differences between two states."""
+    return [
+        {"path": list(c.path), "kind": c.kind, "old": c.old, "new": c.new} for c in changed.changes
+    ]
+
+
+def lineage_form(family: Lineage) -> dict[str, Any]:
+    """A session among its forks and the sessions that it is a fork of."""
+    merges = [{"session": key_form(m.key), "at": m.at, "seq": m.seq} for m in family.merges]
+    return {
+        "session": key_form(family.key),
+        "at": family.at,
+        "parent": None if family.parent is None else lineage_form(family.parent),
+        "forks": [lineage_form(fork) for fork in family.forks],
+        "merges": merges,
+    }
+
+
+def graph_form(graph: SessionGraph) -> dict[str, Any]:
+    """Sessions that hang together, and how."""
+    return {
+        "nodes": [{"session": key_form(n.key), "phase": n.phase} for n in graph.nodes],
+        "edges": [
+            {"source": key_form(e.source), "target": key_form(e.target), "kind": e.kind}
+            for e in graph.edges
+        ],
+        "truncated": graph.truncated,
+    }
+
+
+def kin_form(kin: Kin) -> dict[str, Any]:
+    """A session with all that were delegated from it."""
+    form = {"session": key_form(kin.key), "title": kin.title, "stop_reason": kin.stop_reason}
+    more = {"summary": kin.summary, "output": kin.output, "gone": kin.gone}
+    return {**form, **more, "children": [kin_form(each) for each in kin.children]}
 
 
 def error_form(error: LimpetError) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +79,7 @@ from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
-from limpet.session.life.lifecycle_policy import Function, Lifecycles, Transition
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Function, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.nodes import HOPS_MAX, Nodes, check_nodes, unnamed
 from limpet.session.policies import StorePolicies
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     import typing_extensions
 
     from limpet.model.envelope.record import Envelope
-    from limpet.model.facts.running.requests import RequestKind
+    from limpet.model.facts.running.requests import WaitingKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.security.access import Principal
@@ -129,6 +129,8 @@ if TYPE_CHECKING:
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.learnings import Learning
+    from limpet.session.runs.promotion import MemoryItem, Proposal, ProposalStatus
+    from limpet.session.runs.spawn import Children
 
 S = TypeVar("S", bound="State")
 A = TypeVar("A")
@@ -252,7 +254,8 @@ class Limpet:
             journal,
             journal,
             metrics,
-            Lifecycles(),
+            {},
+            _resume_on_input,
             self._archive,
             nodes=Nodes(self.node, self._nodes, self._open_node, receiving),
         )
@@ -332,7 +335,7 @@ class Limpet:
 
     @property
     def policies(self) -> StorePolicies:
-        """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
+        """Policies for all sessions of an app: lifecycle, checkpoints, retention, gates."""
         return StorePolicies(self._services)
 
     @property
@@ -347,7 +350,7 @@ class Limpet:
 
     @property
     def resources(self) -> Documents:
-        """What sessions work on: where it is, and whether they may change it."""
+        """The resources that sessions work on: where each is, and whether they may change it."""
         return Documents(self._journal, "resources")
 
     @property
@@ -552,9 +555,13 @@ class Limpet:
         typed = typed_of(state_type, migrations, untyped=untyped)
         session: Session[Any] = Session(services, key, actor=actor, typed=typed, untyped=untyped)
         since_us, token = moment_us("since", since), check_token(at_least)
-        await writer_of(session).load(
-            tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
-        )
+        try:
+            await writer_of(session).load(
+                tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
+            )
+        except SessionDeleted:
+            await _refuse_moved(services, key)
+            raise
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -764,6 +771,56 @@ class Limpet:
             raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
         return await session_graph(self._journal.store, key_of(root), limit)
 
+    async def spawn(
+        self,
+        parent: AnyKey | Session[Any],
+        *,
+        task: str | Mapping[str, Any],
+        fields: Iterable[str] = (),
+        tools: Iterable[str] = (),
+        budget_fraction: float = 0.25,
+        id: str | None = None,
+        actor: str | None = None,
+    ) -> Session[Any]:
+        """Begin a child of an active session, from outside of its turns; turns use delegate.
+
+        The child has the `task` as its first message, copies of these `fields` of its parent, these
+        of its `tools` and no others, and `budget_fraction` of what is left of its budget. It is of
+        the same app and user, in a task of its own, and kept as long as its parent is. When it
+        ends, its parent learns of it in the same commit, and has back what is left; until then the
+        parent cannot be completed. The same `id` and task return the same child.
+
+        Raises SessionEnded, SessionSuspended, ToolAuthorizationFailed, BudgetReached; SessionExists
+        if the id has another task.
+        """
+        from limpet.session.runs.spawn import spawn
+
+        return await spawn(
+            self._services,
+            parent.key if isinstance(parent, Session) else key_of(parent),
+            task=task,
+            fields=fields,
+            tools=tools,
+            budget_fraction=budget_fraction,
+            id=id,
+            actor=check_actor(actor),
+        )
+
+    async def wait_for_children(
+        self,
+        parent: AnyKey | Session[Any],
+        timeout: float | None = None,  # noqa: ASYNC109  # what is done by then is returned
+    ) -> Children:
+        """Return the outputs of all children of a session when the last one has ended.
+
+        After `timeout` seconds it returns which are done by then and which are pending; with 0 it
+        does not wait. Nothing is lost if the process dies: another one asks again.
+        """
+        from limpet.session.runs.spawn import wait_for_children
+
+        key = parent.key if isinstance(parent, Session) else key_of(parent)
+        return await wait_for_children(self._journal, key, timeout)
+
     async def list(
         self,
         *,
@@ -865,22 +922,24 @@ class Limpet:
         app: str | None = None,
         *,
         user: str | None = None,
-        kind: RequestKind | None = None,
+        kind: WaitingKind | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Waiting]:
         """A page of requests that wait for an answer, the oldest first: of all apps, of one, of a
-        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch").
+        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch"), and after
+        them the proposals that wait for a person ("promotion").
 
-        Answer with confirm, answer or resolve of `lp.session(waiting.key)`. The cost grows with
-        what waits, not with the store. A page may be short before the last: go on while there is a
-        cursor.
+        Answer with confirm, answer or resolve of `lp.session(waiting.key)`; about a proposal, with
+        `lp.decide(waiting.request.id, …)`. The cost grows with what waits and with the proposals
+        that were ever made, not with the store. A page may be short before the last: go on while
+        there is a cursor.
         """
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
 
         query = WaitingQuery(app=app, user=user, kind=kind)
-        return await inbox_page(self._journal, query, limit=limit, cursor=cursor)
+        return await inbox_page(self._services, query, limit=limit, cursor=cursor)
 
     async def status(self, app: str | None = None) -> StoreStatus:
         """How many sessions there are, by status and phase, and how many are due, leased, blocked
@@ -1063,7 +1122,6 @@ class Limpet:
         when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
         """
         from limpet.session.life.archive import unarchive_session
-        from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
         of = key_of(key, user, id)
         acting = await self._services.actor(check_actor(actor) or LIFECYCLE_ACTOR, of)
@@ -1462,9 +1520,76 @@ class Limpet:
         of = None if session is None else key_of(session)
         return await promote(self._services, agent, learning, session=of, actor=check_actor(actor))
 
+    async def propose(
+        self,
+        text: str,
+        *,
+        provenance: AnyKey,
+        confidence: float,
+        to: str,
+        ttl: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Proposal:
+        """Propose something that a session found out to the memory of an agent ("agent:NAME") or
+        an organisation ("org:NAME").
+
+        The gates of that memory judge it (lp.policies.promotion): without others, a person decides,
+        whom `lp.inbox` shows it to. What is accepted leaves the memory after `ttl`, or when the
+        gates say so. The session records proposal and decision.
+        """
+        from limpet.session.runs.promotion import propose
+
+        return await propose(
+            self._services,
+            text,
+            provenance=key_of(provenance),
+            confidence=confidence,
+            to=to,
+            ttl=ttl,
+            actor=check_actor(actor),
+        )
+
+    async def proposals(
+        self, status: ProposalStatus | None = None, *, session: AnyKey | None = None
+    ) -> tuple[Proposal, ...]:
+        """Return what was proposed, the oldest first: open, accepted, refused, expired, withdrawn;
+        of one session or of all."""
+        from limpet.session.runs.promotion import proposals
+
+        of = None if session is None else key_of(session)
+        return await proposals(self._services, status, of)
+
+    async def decide(
+        self, proposal: Proposal | str, *, accept: bool, reason: str, actor: str | None = None
+    ) -> Proposal:
+        """Decide about an open proposal, or its id. The other gates are asked too: what they do not
+        let pass is refused, with their reason. Raises ProposalNotFound, ProposalDecided."""
+        from limpet.session.runs.promotion import decide
+
+        by = check_actor(actor)
+        return await decide(self._services, proposal, accept=accept, reason=reason, actor=by)
+
+    async def recall(self, to: str) -> tuple[MemoryItem, ...]:
+        """Return the items in the memory of an agent or organisation that have not expired."""
+        from limpet.session.runs.promotion import recall
+
+        return await recall(self._journal, to)
+
+    async def withdraw(
+        self, session: AnyKey, *, reason: str = "withdrawn", actor: str | None = None
+    ) -> int:
+        """Remove everything that one session contributed to any memory, also after it was deleted.
+        Returns how many items went. Who may erase the session may do this."""
+        from limpet.session.runs.promotion import withdraw
+
+        key = key_of(session)
+        services = await self._services.approved_end(key)
+        by = self._services.eraser(check_actor(actor))
+        return await withdraw(services, key, reason, by)
+
     async def memory_of(self, agent: str) -> str:
         """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
-        from limpet.session.runs.learnings import memory_text
+        from limpet.session.runs.promotion import memory_text
 
         return await memory_text(self._journal, agent)
 
@@ -1478,7 +1603,7 @@ class Limpet:
 
     @property
     def _services(self) -> Services:
-        """What the sessions of this store share. Raises StoreClosed."""
+        """Return what the sessions of this store share. Raises StoreClosed."""
         if self._opened is None:
             raise StoreClosed
         self._opened.journal.check_open()
@@ -1556,6 +1681,15 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened
+
+
+async def _refuse_moved(services: Services, key: Key) -> None:
+    """Raise SessionMoved if what seems deleted is at another node."""
+    from limpet.session.move.arrivals import route_of
+
+    route = await route_of(services.system, key)
+    if route is not None:
+        raise SessionMoved(key, route.node, route.epoch)
 
 
 def _without_departed(page: Page[Head]) -> Page[Head]:
@@ -1805,7 +1939,7 @@ class App(Generic[A]):
         return self.actor if actor is None else check_actor(actor)
 
     def _begin(self, state: A | None) -> Any:
-        """What a new session begins with; of the class of the app, if it has one."""
+        """Return the state of a new session; of the class of the app, if it has one."""
         of = self.state_type
         if of is None:
             return _NONE if state is None else state
@@ -1814,6 +1948,13 @@ class App(Generic[A]):
         if type(state) is not of:  # a get would read it as another class than wrote it
             raise SchemaViolation("state", f"a {of.__name__}, as this app has", described(state))
         return state
+
+
+async def _resume_on_input(services: Services, key: Key) -> None:
+    """Bound to the services of a store: writing comes before the transitions that it may cause."""
+    from limpet.session.life.transitions import resume_on_input
+
+    await resume_on_input(Session(services, key, untyped=True))
 
 
 def _defaults(of: type[A]) -> A:

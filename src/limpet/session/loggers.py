@@ -1,4 +1,4 @@
-"""What sessions log: leases that are lost, state that is migrated, writes that are tried again.
+"""The logger of sessions: leases lost, state migrated, writes tried again.
 
 Sessions are named by their keys and workers by their names; no body and no state is logged.
 docs/logging.md lists every message.

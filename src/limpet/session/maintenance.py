@@ -54,7 +54,7 @@ _ADVICE: Final = (
 
 
 class StoreMaintenance:
-    """What is done for a store rather than in its sessions: `lp.maintenance`."""
+    """The maintenance of a store: `lp.maintenance`."""
 
     __slots__ = ("_journal", "_services", "_url")
 

@@ -1,4 +1,4 @@
-"""What is decided for all sessions of an app, or of an agent. `lp.policies`."""
+"""Policies for all sessions of an app, or of an agent: `lp.policies`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.errors import InvalidInput
 from limpet.model import DefaultActor
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.runs.promotion import PromotionGates
     from limpet.session.services import Services
 
 
@@ -38,11 +39,10 @@ _RUNTIME: Final = DefaultActor("system:runtime")
 class StorePolicies:
     """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
 
-    __slots__ = ("_journal", "_lifecycles", "_services")
+    __slots__ = ("_journal", "_services")
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._journal, self._lifecycles = services.journal, services.lifecycles
+        self._services, self._journal = services, services.journal
 
     def lifecycle(
         self,
@@ -99,7 +99,7 @@ class StorePolicies:
             suspensions_per_day=suspensions_per_day,
         )
         self._services.require("policy", app)
-        self._lifecycles.declare(app, declared)
+        self._services.lifecycles[app] = declared
 
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
@@ -161,7 +161,7 @@ class StorePolicies:
         """Bound the history of each session of an app: the newest `events` stay hot, nothing older
         than `age`, or both. Without either, everything, but for sessions with their own limits.
 
-        The rest moves into compressed cold segments in the store, by itself: after commits, once a
+        The rest moves into compressed cold segments in the store: after commits, once a
         session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
         once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
         This process follows new limits at once, others within a few seconds.
@@ -188,16 +188,18 @@ class StorePolicies:
             value = msgspec.to_builtins(learnings.check_gates(gates))
             await documents.put(agent, value, actor=by)
 
+    async def promotion(
+        self, to: str, gates: PromotionGates | None, *, actor: str | None = None
+    ) -> None:
+        """Say what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME"). None: a person decides, and items expire after a year.
+
+        Kept with the store, for every process; functions run in those that declare them.
+        """
+        from limpet.session.runs.promotion import check_memory, set_gates
+
+        await set_gates(self._services, check_memory(to), gates, check_actor(actor) or _NOBODY)
+
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""
-        documents = learnings.gates_kept(self._journal)
-        document = await documents.find(agent)
-        if document is None:
-            return Gates()
-        read = documents.decoded(document, Gates)
-        if read is None:  # what cannot be read lets nothing through
-            raise SessionCorrupt(
-                documents.key(agent),
-                "the gates cannot be read; set them again with lp.policies.gates",
-            )
-        return read
+        return await learnings.gates_of(self._journal, agent)

@@ -43,7 +43,7 @@ _LOG: Final = logging.getLogger("limpet.keys")
 
 
 class ErasureCount:
-    """What an erasure removes, counted on the way, for its certificate."""
+    """Counts what an erasure removes, for its certificate."""
 
     def __init__(self, subject: Literal["session", "user"], key: Key, by: str) -> None:
         self.subject, self.key = subject, key
@@ -256,23 +256,24 @@ class Provenance:
         from limpet.security.keys import signer_id
 
         kept = await self.seal.kept_certificate(count.subject, count.key)
-        found = _certificate(count)
+        certificate = _certificate(count)
         if kept is not None:
             with suppress(
                 msgspec.MsgspecError, ValueError
             ):  # else it was changed: sign what is known
-                found = _decode_certificate(kept)
+                certificate = _decode_certificate(kept)
         at = to_time(erasure.erased_us)
-        if found.signature and (found.key_hash, found.at) == (erasure.key_hash, at):
-            return found
-        if found.signature:  # of what was erased before, under the same name
-            found = _certificate(count)
+        same = (certificate.key_hash, certificate.at) == (erasure.key_hash, at)
+        if same and certificate.signature:
+            return certificate
+        if certificate.signature:  # of what was erased before, under the same name
+            certificate = _certificate(count)
         draft = msgspec.structs.replace(
-            found,
+            certificate,
             key_hash=erasure.key_hash,
             at=at,
-            names=max(count.names, found.names),
-            documents=max(count.documents, found.documents),
+            names=max(count.names, certificate.names),
+            documents=max(count.documents, certificate.documents),
             forks_kept=erasure.forks_kept,
             signer=signer_id(self.seal.public_bytes),
             signature=b"",
@@ -357,12 +358,12 @@ _APART: Final = (
 
 def _standing(head: Head) -> dict[str, Head]:
     """Where a session stands, by its uid; of an archived one also by that of its log."""
-    found = {head.uid: head}
+    heads = {head.uid: head}
     if (archived := archive_place(head.facts)) is not None:
         link = bytes.fromhex(archived["link"])
         there = {"uid": archived["uid"], "version": archived["version"], "link": link}
-        found[archived["uid"]] = msgspec.structs.replace(head, **there)
-    return found
+        heads[archived["uid"]] = msgspec.structs.replace(head, **there)
+    return heads
 
 
 def _certificate(count: ErasureCount) -> ErasureCertificate:
@@ -398,5 +399,5 @@ def _is_marked(record: ChainedEvent) -> bool:
 def _names(record: ChainedEvent) -> tuple[str | None, ...]:
     event = record.event
     names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
-    found = (*names, event.correlation_id, event.wake_id)
-    return (*found, "input") if _is_marked(record) else found
+    header = (*names, event.correlation_id, event.wake_id)
+    return (*header, "input") if _is_marked(record) else header

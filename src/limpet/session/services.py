@@ -1,4 +1,4 @@
-"""What the sessions of an open store share beside the way to write.
+"""Services: the part of an open store that its sessions share, beside the way to write.
 
 One `Services` is made when a store is opened; every session and facet of it holds the same one. A
 log that is read from its archive file has its own, with a journal on a store in memory. Whoever
@@ -7,14 +7,14 @@ acts as a principal has one with a guard: see `acting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from limpet.model import Key
 from limpet.session.journal import Journal
-from limpet.session.life.lifecycle_policy import Lifecycles
+from limpet.session.life.lifecycle_policy import NO_LIFECYCLE, Lifecycle
 from limpet.session.loggers import SESSION
 
 if TYPE_CHECKING:
@@ -31,20 +31,32 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     journal: Journal
     documents: Journal  # of the store that has the documents of these sessions
     metrics: Metrics
-    lifecycles: Lifecycles
+    lifecycles: dict[str, Lifecycle]  # by app, as `lp.policies.lifecycle` declared them here
+    resume: Callable[[Services, Key], Awaitable[None]]  # a session that input has come for
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
     nodes: Nodes | None = None  # this node and others; None: of what is read from a file
+    # By memory, as `lp.policies.promotion` declared them here.
+    promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def system(self) -> Services:
         """Without the guard: for what the system does on behalf of a verb that was allowed."""
         return self if self.whole is None else self.whole
 
+    def lifecycle(self, app: str) -> Lifecycle:
+        """Return the lifecycle of an app; one that adds nothing if none was declared."""
+        return self.lifecycles.get(app, NO_LIFECYCLE)
+
+    async def resume_on_input(self, key: Key) -> None:
+        """Resume a session whose suspension input has ended. The system does, whoever sent the
+        input: one who may write need not be allowed to resume."""
+        await self.resume(self.system, key)
+
     @property
     def access(self) -> Deciders:
-        """What every guard of this store asks. Made when it is first needed: most have none."""
+        """The deciders that every guard of this store asks, made when they are first needed."""
         journal = self.system.journal
         if journal.access is None:
             from limpet.security.guard import Deciders

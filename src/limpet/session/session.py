@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from limpet.errors import (
     AccessDenied,
+    CrossSessionAccessDenied,
     InvalidEvent,
     InvalidInput,
     RequestAnswered,
@@ -26,8 +27,6 @@ from limpet.model import (
     DefaultActor,
     Draft,
     Event,
-    Fact,
-    Head,
     Key,
     Lease,
     Trace,
@@ -38,7 +37,7 @@ from limpet.model import (
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
-from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
+from limpet.model.facts.phases import RESUMED, TERMINAL, PhaseEvent
 from limpet.model.facts.relations import RelationKind
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
@@ -61,7 +60,6 @@ from limpet.session.arguments import (
     check_before,
     check_change,
     check_expect,
-    check_fact,
     check_flag,
     check_ids,
     check_limit,
@@ -73,20 +71,20 @@ from limpet.session.arguments import (
     own_key,
 )
 from limpet.session.blobs import SessionBlobs
-from limpet.session.cached_state import CachedState
 from limpet.session.conversing.conversation import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.keys import provenance_of
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
-from limpet.session.life.lifecycle_policy import Transition
-from limpet.session.retrying import is_not_about_the_version, retrying
+from limpet.session.life.lifecycle import SessionLifecycle
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
+from limpet.session.life.tools import SessionTools
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup
 from limpet.session.services import Services
-from limpet.session.writer import Writer, writer_of
+from limpet.session.writer import Handle, writer_of
 
 if TYPE_CHECKING:
     from limpet.model import Path
@@ -107,7 +105,7 @@ _TAIL: Final = 20
 S = TypeVar("S", covariant=True)
 
 
-class Session(Generic[S]):
+class Session(Handle, Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -115,7 +113,7 @@ class Session(Generic[S]):
     """
 
     # A server may hold a hundred thousand: nothing is made before it is needed.
-    __slots__ = ("__weakref__", "_remembers", "_writer", "actor", "key")
+    __slots__ = ("_remembers",)
 
     def __init__(
         self,
@@ -127,15 +125,8 @@ class Session(Generic[S]):
         typed: Typed[Any] | None = None,
         untyped: bool = False,
     ) -> None:
-        self.key = key
-        self.actor = check_actor(actor)
-        if services.guard is not None:
-            self.actor = services.guard.actor(self.actor)
+        super().__init__(services, key, actor=actor, lease=lease, typed=typed, untyped=untyped)
         self._remembers: Memory | None = None
-        # For the rest of the package: what is known, and the way to write.
-        self._writer = Writer(
-            services, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
-        )
 
     def __repr__(self) -> str:
         known = self._writer.known
@@ -145,27 +136,9 @@ class Session(Generic[S]):
     # --- what is known of it -------------------------------------------------------------------
 
     @property
-    def app(self) -> str:
-        """The app of its key."""
-        return self.key.app
-
-    @property
-    def user(self) -> str:
-        return self.key.user
-
-    @property
-    def id(self) -> str:
-        return self.key.id
-
-    @property
     def lease(self) -> Lease | None:
         """The lease that everything written here is under, if any."""
         return self._writer.lease
-
-    @property
-    def head(self) -> Head:
-        """Where the session stands: labels, pending inputs, timers, times."""
-        return self._writer.known.head
 
     @property
     def version(self) -> int:
@@ -228,14 +201,9 @@ class Session(Generic[S]):
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """What its turn waits for: answer with confirm, answer or resolve, by its kind."""
+        """The open requests of its turn: answer with confirm, answer or resolve, by its kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
-
-    @property
-    def phase(self) -> Phase:
-        """init, active, suspended, resumed, completed, terminated or archived."""
-        return self._writer.known.head.phase
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -266,7 +234,7 @@ class Session(Generic[S]):
 
     @property
     def outcome(self) -> SessionOutcome:
-        """What the session is to achieve, and how far it is."""
+        """The outcome that the session is to achieve, and how far it is."""
         return SessionOutcome(self._writer)
 
     @property
@@ -280,7 +248,7 @@ class Session(Generic[S]):
         if self._remembers is None:
             from limpet.session.life.memory import Memory
 
-            self._remembers = Memory(self)
+            self._remembers = Memory(self._writer)
         return self._remembers
 
     # --- reading -------------------------------------------------------------------------------
@@ -486,7 +454,7 @@ class Session(Generic[S]):
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]:
         """Record several events in order, all or nothing."""
-        actor = self._acting(actor)
+        actor = self._writer.actor_or_none(actor)
         drafts = list(check_many(drafts))
         prepared = tuple([self._writer.journal.prepare(draft, actor) for draft in drafts])
         may_repeat = any([draft.id is not None for draft in drafts])
@@ -518,7 +486,8 @@ class Session(Generic[S]):
         would be missing from what is computed.
         """
         check_change(change)
-        draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
+        by = self._writer.actor_or_none(actor)
+        draft = traced(drafted(type, data=data, actor=by, id=id), trace)
         return await self._writer.update(change, draft)
 
     @overload
@@ -569,14 +538,9 @@ class Session(Generic[S]):
             raise InvalidInput(
                 "apply needs typed state. Open the session with get(key, state_type=MyState)."
             )
-        draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
+        by = self._writer.actor_or_none(actor)
+        draft = traced(drafted(type, data=data, actor=by, id=id), trace)
         return await self._writer.apply(update, draft, check_expect(expect))
-
-    async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
-        """Record facts about the session, as limpet.facts makes them, in order, all or nothing."""
-        acting = self._acting(actor)
-        prepared = tuple([self._writer.journal.prepare(check_fact(fact), acting) for fact in facts])
-        return await self._writer.commit(prepared) if prepared else ()
 
     def append_soon(
         self,
@@ -789,16 +753,14 @@ class Session(Generic[S]):
         from limpet.session.sharing import share
 
         by = self._writer.acting(actor)
-        by = await self._writer.services.foreseen("share", self.key, by)
-        return await share(
-            self._writer,
-            writer_of(_other(other)),
-            fields,
-            access=access,
-            sync=sync,
-            ttl=ttl,
-            actor=by,
-        )
+        target = writer_of(_other(other))
+        try:
+            by = await self._writer.services.foreseen("share", self.key, by)
+            return await share(
+                self._writer, target, fields, access=access, sync=sync, ttl=ttl, actor=by
+            )
+        except AccessDenied as denied:  # by the policy of either
+            raise CrossSessionAccessDenied(self.key, target.known.key) from denied
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
         """End a share that this session granted. Raises ShareNotFound."""
@@ -888,7 +850,7 @@ class Session(Generic[S]):
         await self._writer.services.approved("write", self.key)
         fold = await fold_of(self._writer, when)
         return await rewind(
-            self._writer, fold, actor=self._acting(actor), data={}, messages=messages
+            self._writer, fold, actor=self._writer.actor_or_none(actor), data={}, messages=messages
         )
 
     async def merge(
@@ -923,7 +885,7 @@ class Session(Generic[S]):
             theirs,
             policy=policy or escalate,
             policies=policies,
-            actor=self._acting(actor),
+            actor=self._writer.actor_or_none(actor),
         )
 
     async def checkpoint(
@@ -938,7 +900,7 @@ class Session(Generic[S]):
         from limpet.session.history.checkpoint_log import CheckpointRequest
         from limpet.session.history.checkpoints import checkpoint
 
-        by = self._acting(actor)
+        by = self._writer.actor_or_none(actor)
         if by is not None:
             by = await self._writer.services.actor(by, self.key)
         return await checkpoint(self._writer, CheckpointRequest(trigger, full, by, manual=True))
@@ -985,7 +947,7 @@ class Session(Generic[S]):
         """
         from limpet.session.life.archive import archive_session
 
-        by = acting(self, actor)
+        by = self._writer.actor_or_none(actor) or LIFECYCLE_ACTOR
         by = await self._writer.services.foreseen("lifecycle", self.key, by, whole=True)
         return await archive_session(self, by)
 
@@ -1014,11 +976,6 @@ class Session(Generic[S]):
 
     # --- private -------------------------------------------------------------------------------
 
-    @property
-    def _upkeep(self) -> SessionUpkeep:
-        """For the modules below: see `writer.upkeep_of`."""
-        return SessionUpkeep(self, self._remembers)
-
     async def _answer(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
         """Recorded on the version at which the request was seen: the commit refuses a second
         answer, and an answer of the wrong kind."""
@@ -1040,10 +997,6 @@ class Session(Generic[S]):
         asked = await self._writer.journal.store.read_ids(self.key, [asked_id(id)])
         raise (RequestAnswered if asked else RequestNotFound)(self.key, id)
 
-    def _acting(self, actor: str | None) -> str | None:
-        """Who acts: the one named, or the one bound."""
-        return check_actor(self.actor if actor is None else actor)
-
     async def _move(
         self,
         *events: PhaseEvent,
@@ -1053,7 +1006,8 @@ class Session(Generic[S]):
     ) -> tuple[Transition, ...]:
         from limpet.session.life.transitions import PhaseChange
 
-        change = PhaseChange(self, events, reason=reason, actor=acting(self, actor), more=more)
+        actor = self._writer.actor_or_none(actor)
+        change = PhaseChange(self, events, reason=reason, actor=actor, more=more)
         return await change.run()
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, UnsetType, structs
 
@@ -32,15 +32,15 @@ from limpet.errors import (
 )
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
 from limpet.model.facts.moves import check_here
-from limpet.model.facts.phases import Phase, is_stub, roused_us
+from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.session.arguments import check_actor
+from limpet.session.arguments import check_actor, check_fact
 from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, Tries
 from limpet.session.loggers import SESSION, lease_lost
-from limpet.session.retrying import Tries
+from limpet.session.runs.delegation import head_of
 from limpet.session.services import Services
 from limpet.store.protocol import Committed, Loaded
 
@@ -56,64 +56,6 @@ _TAIL: Final = 20  # events that a refresh between two tries brings
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
-class Upkeep(Protocol):
-    """The work of `life` that writing brings about, on a session that is suspended, archived or
-    ending: see `life.lifecycle`."""
-
-    async def rouse(self) -> None:
-        """Resume the session: input was recorded that ends its suspension."""
-        ...
-
-    async def refuse_archived(self) -> None:
-        """Raise SessionArchived if the log of this very session is in the archive."""
-        ...
-
-    async def stub(self) -> Head | None:
-        """Return what stands in the store for this session while its log is in the archive."""
-        ...
-
-    def begin_memory(self) -> None:
-        """Begin with empty working memory; the other layers stay as they are."""
-        ...
-
-    async def release(self) -> None:
-        """Give back what a session holds only while it works: exclusive tools, working memory."""
-        ...
-
-
-class Handle(Protocol):
-    """A session, as the modules below it see it: `session.Session` is the one class."""
-
-    key: Key
-    actor: str | None  # migrates, if a load has to
-    _writer: Writer
-
-    @property
-    def app(self) -> str: ...
-    @property
-    def user(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def head(self) -> Head: ...
-    @property
-    def phase(self) -> Phase: ...
-    @property
-    def _upkeep(self) -> Upkeep: ...
-
-    async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
-
-
-def writer_of(session: Handle) -> Writer:
-    """Return the writer of a session, for the rest of the package."""
-    return session._writer
-
-
-def upkeep_of(session: Handle) -> Upkeep:
-    """Return what a session needs done beside its writes, for the rest of the package."""
-    return session._upkeep
-
-
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
 
@@ -126,6 +68,7 @@ class Writer:
         "services",
         "shared_versions",
         "typed",
+        "working_memory",
     )
 
     def __init__(
@@ -142,6 +85,7 @@ class Writer:
         self.known, self.lease, self.typed = known, lease, typed
         self._owner = owner
         self.shared_versions: dict[str, Mapping[str, int]] | None = None  # as last read, by share
+        self.working_memory: dict[str, Any] | None = None  # see `life.memory`
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
         if typed is not None and services.guard is not None:
@@ -149,7 +93,7 @@ class Writer:
 
     @property
     def view(self) -> SessionView | None:
-        """What the principal who acts sees of the session; None: everything, or nobody acts."""
+        """The view of the session that its principal has; None: everything, or nobody acts."""
         guard, head = self.services.guard, self.known.maybe_head
         return None if guard is None or head is None else guard.view(head)
 
@@ -191,7 +135,7 @@ class Writer:
                 raise SessionArchived(head.key)
             self.known.take(loaded)
         except SessionDeleted:
-            await self._owner._upkeep.refuse_archived()
+            await self.refuse_archived()
             raise
         if moved is not None:
             self.known.absorb(moved, (None,))
@@ -214,9 +158,11 @@ class Writer:
         classless: bool | None = None,
         release: Lease | None = None,
         puts: Sequence[Put] = (),
+        beside: Sequence[Commit] = (),
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
-        to release ends with the commit; documents are put by it."""
+        to release ends with the commit; documents are put by it, and other sessions record what
+        is `beside` it."""
         known, lease = self.known, self.lease
         for draft in drafts:
             if draft.temp_ops:
@@ -234,14 +180,16 @@ class Writer:
         answers: Sequence[Committed]
         try:
             if puts:
-                answers, _ = await commit_puts(self.journal, (commit,), puts)
+                answers, _ = await commit_puts(self.journal, (commit, *beside), puts)
                 committed = answers[0]
             else:
-                (committed,) = await self.journal.commit((commit,))
+                committed, *_ = await self.journal.commit((commit, *beside))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        except SessionDeleted:
+        except SessionDeleted as error:
+            if error.key != known.key:
+                raise
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         head = committed.head
@@ -254,18 +202,30 @@ class Writer:
         return committed.events
 
     async def _commit_archived(self, commit: Commit) -> tuple[Event, ...]:
-        """What stands in the store for an archived session decides: how it is kept may be said.
+        """Commit to the stub of an archived session, which decides: how it is kept may be said.
 
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
         it is on its way.
         """
-        stub = await self._owner._upkeep.stub()
+        stub = await self._stub()
         if stub is not None:
             there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
             with suppress(SessionDeleted):  # or else the stub is gone by now
                 return (await self.journal.commit((there,)))[0].events
-        await self._owner._upkeep.refuse_archived()
+        await self.refuse_archived()
         return (await self.journal.commit((commit,)))[0].events  # it was deleted, or is back
+
+    async def refuse_archived(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive."""
+        if await self._stub() is not None:
+            raise SessionArchived(self.known.key)
+
+    async def _stub(self) -> Head | None:
+        """Return the stub that stands in the store for this session while its log is in the
+        archive. It belongs to the system."""
+        head = await head_of(self.services.system.journal, self.known.key)
+        place = None if head is None else archive_place(head.facts)
+        return None if place is None or self.known.uid not in (None, place["uid"]) else head
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
 
@@ -287,7 +247,7 @@ class Writer:
 
     async def rouse(self) -> None:
         """Resume the session, which was suspended until input came."""
-        await self._owner._upkeep.rouse()
+        await self.services.resume_on_input(self.known.key)
         await self.load(tail=_TAIL)
 
     def note_refusal(self, error: Exception) -> None:
@@ -506,6 +466,64 @@ class Writer:
         """Have state to decide on: read, if it was not yet, or if a part of it was missing."""
         if not self.known.is_loaded or self.known.damaged:
             await self.load_whole()
+
+
+class Handle:
+    """A session, as the modules below `session.Session` use it: its key, who acts, its writer."""
+
+    __slots__ = ("__weakref__", "_writer", "actor", "key")
+
+    def __init__(
+        self,
+        services: Services,
+        key: Key,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+        typed: Typed[Any] | None = None,
+        untyped: bool = False,
+    ) -> None:
+        self.key = key
+        self.actor = check_actor(actor)  # migrates, if a load has to
+        if services.guard is not None:
+            self.actor = services.guard.actor(self.actor)
+        self._writer = Writer(
+            services, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
+        )
+
+    @property
+    def app(self) -> str:
+        """The app of its key."""
+        return self.key.app
+
+    @property
+    def user(self) -> str:
+        return self.key.user
+
+    @property
+    def id(self) -> str:
+        return self.key.id
+
+    @property
+    def head(self) -> Head:
+        """Where the session stands: labels, pending inputs, timers, times."""
+        return self._writer.known.head
+
+    @property
+    def phase(self) -> Phase:
+        """init, active, suspended, resumed, completed, terminated or archived."""
+        return self._writer.known.head.phase
+
+    async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
+        """Record facts about the session, as limpet.facts makes them, in order, all or nothing."""
+        writer, acting = self._writer, self._writer.actor_or_none(actor)
+        prepared = tuple([writer.journal.prepare(check_fact(fact), acting) for fact in facts])
+        return await writer.commit(prepared) if prepared else ()
+
+
+def writer_of(session: Handle) -> Writer:
+    """Return the writer of a session, for the rest of the package."""
+    return session._writer
 
 
 # --- loading -------------------------------------------------------------------------------------

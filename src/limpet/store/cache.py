@@ -1,4 +1,4 @@
-"""What a writer remembers between transactions: folds of recent sessions, newest scope values.
+"""The cache of a writer between transactions: folds of recent sessions, newest scope values.
 
 True as long as nobody else commits. When another process has, everything is doubted at once and
 each entry is compared with its head before it is used again. Readers may borrow a fold: it is

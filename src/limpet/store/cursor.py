@@ -49,19 +49,19 @@ def write_key(query: Query, key: Key, row: int) -> str:
 
 def read(cursor: str, query: Query) -> tuple[int, int]:
     """mark and row of a cursor that this very query returned; raises InvalidCursor."""
-    found: _Cursor = _read(cursor, _Cursor)
-    if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
+    place: _Cursor = _read(cursor, _Cursor)
+    if place.query != query or not max(abs(place.mark), abs(place.row)) <= INT_MAX:
         raise InvalidCursor
-    return found.mark, found.row
+    return place.mark, place.row
 
 
 def read_key(cursor: str, query: Query) -> tuple[Key, int]:
     """Key and row of a cursor that this very query returned; raises InvalidCursor."""
-    found: _KeyCursor = _read(cursor, _KeyCursor)
-    if found.query != query or abs(found.row) > INT_MAX:
+    place: _KeyCursor = _read(cursor, _KeyCursor)
+    if place.query != query or abs(place.row) > INT_MAX:
         raise InvalidCursor
     try:
-        return Key(*found.key), found.row
+        return Key(*place.key), place.row
     except InvalidKey:
         raise InvalidCursor from None
 
@@ -73,11 +73,11 @@ def write_waiting(query: WaitingQuery, place: WaitingPlace) -> str:
 
 def read_waiting(cursor: str, query: WaitingQuery) -> WaitingPlace:
     """The place in a cursor that this very query returned; raises InvalidCursor."""
-    found: _WaitingCursor = _read(cursor, _WaitingCursor)
-    known = open_request(found.label, "") is not None and 0 <= found.row <= INT_MAX
-    if found.query != query or not known:
+    place: _WaitingCursor = _read(cursor, _WaitingCursor)
+    known = open_request(place.label, "") is not None and 0 <= place.row <= INT_MAX
+    if place.query != query or not known:
         raise InvalidCursor
-    return found.label, found.row
+    return place.label, place.row
 
 
 def _written(cursor: _Cursor | _KeyCursor | _WaitingCursor) -> str:
@@ -88,7 +88,7 @@ def _written(cursor: _Cursor | _KeyCursor | _WaitingCursor) -> str:
 def _read(cursor: str, form: type[_Cursor | _KeyCursor | _WaitingCursor]) -> Any:
     try:
         raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
-        return msgspec.json.decode(raw, type=form, dec_hook=lambda kind, found: kind(found))
+        return msgspec.json.decode(raw, type=form, dec_hook=lambda kind, value: kind(value))
     except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
         raise InvalidCursor from None
 

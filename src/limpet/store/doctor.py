@@ -1,4 +1,4 @@
-"""What a verification found, as checks: the part of a diagnosis that is the same for every store.
+"""The findings of a verification as checks, the same for every store.
 
 A store's own doctor looks at how it is kept (settings, versions, clocks); this looks at what was
 read. Pure: a report goes in, checks come out.

@@ -26,7 +26,7 @@ class Leases(Protocol):
     that carries a fence is refused with SessionFenced unless that lease is held at the commit.
 
     Each call is atomic and durable when it returns. If an answer is lost on the way, what it
-    granted ends by itself. Raises StoreClosed and StoreError as Store does.
+    granted expires. Raises StoreClosed and StoreError as Store does.
     """
 
     async def claim(

@@ -1,4 +1,4 @@
-"""What the stores log: their loggers, what counts as a slow commit, the name of an error.
+"""Logging of the stores: their loggers, what counts as a slow commit, the name of an error.
 
 A message begins with words that stay, followed by fields: `slow commit: store=… seconds=…`. It
 never holds a body, state or a password. An error is logged by its type only, since its words may

@@ -1,4 +1,4 @@
-"""What a store promises. Sessions, harnesses and doors rely on these words and on nothing else.
+"""The promises of a store. Sessions, harnesses and doors rely on these words and on nothing else.
 
 A store keeps logs and what is folded from them. It decides nothing about meaning: drafts arrive
 prepared, folding is the model's. The contract suite in `limpet.testing` holds every store to
@@ -186,7 +186,7 @@ class Store(Protocol):
     async def names_since(
         self, key: Key, seq: int, names: Sequence[str]
     ) -> Mapping[str, NameSince]:
-        """What app: and user: names were before the session changed them after event `seq`.
+        """Return what app: and user: names were before the session changed them after event `seq`.
 
         From one instant. Names that it did not change since are left out. Another session changed
         a name since if it did so at that event's time or later; if its log is gone, it counts as
@@ -482,8 +482,8 @@ class Channel(Protocol):
         ...
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        """What has come since the last call for sessions that are wanted. The partials of one
-        publisher are in its order. No I/O to speak of."""
+        """Return what came since the last call, for wanted sessions. The partials of one publisher
+        are in its order. No I/O to speak of."""
         ...
 
     async def unsubscribe(self) -> None:
@@ -796,7 +796,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> tuple[bytes, int, bytes, int, int]:
-        """What a store keeps of it."""
+        """The values that a store keeps of it."""
         return (self.key_hash, self.version, self.link, self.erased_us, self.forks_kept)
 
     def __str__(self) -> str:

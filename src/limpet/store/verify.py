@@ -32,10 +32,9 @@ from limpet.model.facts import phases
 from limpet.model.facts.creation import FORKED
 from limpet.model.facts.inputs import pending
 from limpet.model.keys import is_staged
-from limpet.store.coding.bodies import BY_OP
+from limpet.store.coding.bodies import BY_OP, ScopeRow, scope_after, start_fold, unpack_scope
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Finding
-from limpet.store.sql_rows import ScopeRow, scope_after, start_fold, unpack_scope
 
 Stored: TypeAlias = tuple[
     Event, bytes | None, bytes, bytes

@@ -19,8 +19,8 @@ from limpet.model.facts.isolation import (
     isolation_in,
 )
 from limpet.model.facts.labels import labeled
-from limpet.model.facts.phases import stub
 from limpet.model.facts.schema import migrated
+from limpet.model.head import stub
 
 KEY = Key("support", "ada", "one")
 CRITIC = FieldAccess(owns=("review",), reads=("draft",))

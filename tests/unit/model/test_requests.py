@@ -28,7 +28,6 @@ from limpet.model.facts.running.requests import (
     requests_in,
 )
 from limpet.model.facts.view import Facts, Moment, with_changes
-from limpet.model.fold import by_seq
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 
 KEY: Final = Key("shop", "ada", "one")
@@ -67,7 +66,7 @@ def test_requests_are_open_in_the_order_of_asking() -> None:
     assert [r.id for r in open_requests(facts)] == ["a", "b"]
     first, second = open_requests(facts)
     assert first == Request("a", "approval", "", None)
-    texts = by_seq({2: asked("a", "approval", "wire", {"of": "a"}, input_hash="").data})
+    texts: Any = {2: asked("a", "approval", "wire", {"of": "a"}, input_hash="").data}
     assert open_requests(facts, texts) == (Request("a", "approval", "wire", {"of": "a"}), second)
     assert second.deadline is not None
     assert round(second.deadline.timestamp() * 1_000_000) == NOW_US

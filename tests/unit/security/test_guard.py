@@ -87,10 +87,11 @@ SYSTEM = {
     "session/erasure.py",
     "session/history/checkpoints.py",
     "session/history/history.py",
-    "session/life/lifecycle.py",
     "session/limpet.py",
     "session/services.py",
+    "session/runs/promotion.py",
     "session/sharing.py",
+    "session/writer.py",
 }
 
 

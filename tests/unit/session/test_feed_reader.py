@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from limpet.model import Key
-from limpet.session.following import feed_reader
-from limpet.session.following.feed_reader import FeedReader
+from limpet.session.following import follow
+from limpet.session.following.follow import FeedReader, Hub
 from limpet.store.protocol import Store, Touched
 
 KEY = Key("app", "ada", "s")
@@ -39,13 +39,13 @@ class Beating:
         raise NotImplementedError
 
 
-class Told:
-    """Who is told."""
+class Bells(Hub):
+    """The followers whom the reader rings."""
 
     def __init__(self) -> None:
         self.waiting, self.heard = True, list[str]()
 
-    def found(self, sessions: Mapping[Key, int]) -> None:
+    def ring_for(self, sessions: Mapping[Key, int]) -> None:
         self.heard += [f"{key.id} at {seq}" for key, seq in sessions.items()]
 
     def ring(self) -> None:
@@ -62,8 +62,8 @@ class Scene:
     """A reader that looks when it is woken, and never by the clock."""
 
     def __init__(self) -> None:
-        self.store, self.told = Beating(), Told()
-        self.reader = FeedReader(cast(Store, self.store), self.told)
+        self.store, self.bells = Beating(), Bells()
+        self.reader = FeedReader(cast(Store, self.store), self.bells)
 
     async def turn(self, *, commits: int = 0) -> None:
         """Others commit, and the reader is woken and comes to its next rest."""
@@ -79,42 +79,42 @@ class Scene:
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(feed_reader, "POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr(follow, "POLL_SECONDS", 3_600.0)
     made = Scene()
     made.reader.start()
     await made.rest()
-    made.told.heard.clear()
+    made.bells.heard.clear()
     yield made
     task = made.reader.stop()
     assert task is not None
     await asyncio.wait([task])
 
 
-async def test_who_waits_is_told_of_each_session(scene: Scene) -> None:
+async def test_followers_are_rung_for_each_session(scene: Scene) -> None:
     """Each time somebody else has committed, and else the feed is not read."""
     await scene.turn(commits=1)
     await scene.turn()
     await scene.turn(commits=1)
-    assert scene.told.heard == ["s at 2", "s at 3"]
+    assert scene.bells.heard == ["s at 2", "s at 3"]
     assert scene.store.looks == ["1", "1", "2"]
 
 
 async def test_the_feed_is_not_read_while_nobody_waits(scene: Scene) -> None:
     """A worker that has more to do than it can needs no news."""
-    scene.told.waiting = False
+    scene.bells.waiting = False
     await scene.turn(commits=1)
     await scene.turn(commits=1)
-    assert scene.told.heard == []
+    assert scene.bells.heard == []
     assert scene.store.looks == ["1"]
 
 
 async def test_who_waits_again_looks_at_everything(scene: Scene) -> None:
     """Nobody has read which sessions were written to meanwhile; then it goes on as before."""
-    scene.told.waiting = False
+    scene.bells.waiting = False
     await scene.turn(commits=5)
-    scene.told.waiting = True
+    scene.bells.waiting = True
     await scene.turn()
-    assert scene.told.heard == ["look"]
+    assert scene.bells.heard == ["look"]
     await scene.turn(commits=1)
-    assert scene.told.heard == ["look", "s at 7"]
+    assert scene.bells.heard == ["look", "s at 7"]
     assert scene.store.looks == ["1", "6", "6"]

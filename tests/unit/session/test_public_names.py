@@ -8,7 +8,8 @@ import pytest
 
 from limpet.session.blobs import SessionBlobs
 from limpet.session.history.history import SessionHistory
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.life.lifecycle import SessionLifecycle
+from limpet.session.life.tools import SessionTools
 from limpet.session.limpet import Limpet
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
@@ -40,11 +41,11 @@ PINNED: dict[type[Any], str] = {
     Limpet: """
         work maintenance policies create get find get_or_create get_many list session app commit
         flush delete erase erase_user export import_ copy move prestage home resume unarchive watch
-        position wake now graph close inbox status documents agents environments resources
-        permissions vaults""",
+        position wake now graph spawn wait_for_children propose proposals decide recall withdraw
+        close inbox status documents agents environments resources permissions vaults""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
     StoreMaintenance: "verify doctor backup compact migrate mirror",
-    StorePolicies: "lifecycle checkpointing retention gates arrivals",
+    StorePolicies: "lifecycle checkpointing retention gates promotion arrivals",
 }
 # And those beside them. A name is added here on purpose, with the page that explains it.
 MORE: dict[type[Any], str] = {

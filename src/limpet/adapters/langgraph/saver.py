@@ -48,7 +48,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import DefaultActor
-from limpet.session.retrying import Tries
+from limpet.session.journal import Tries
 from limpet.store.pages import each_page
 
 _THREADS_MAX: Final = 256  # whose trees are kept in memory

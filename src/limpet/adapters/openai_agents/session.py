@@ -18,11 +18,11 @@ import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
-from weakref import WeakSet
 
 import msgspec
 
-from limpet import Draft, Event, Key, Limpet, Session, SharedLimpet, facts
+from limpet import Draft, Event, Key, Limpet, Session, facts
+from limpet.adapters.shared_store import release_store, store_for
 from limpet.errors import (
     CommitTooLarge,
     EventTooLarge,
@@ -66,8 +66,6 @@ POPPED: Final = "view.popped"
 CLEARED: Final = "view.cleared"
 _TYPES: Final = (*ITEMS, POPPED, CLEARED)
 _PAGE: Final = 1_000
-_opening: Final = threading.Lock()
-_opened: Final[dict[str, tuple[SharedLimpet, WeakSet[object]]]] = {}
 try:
     from agents.memory import SessionSettings
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
@@ -312,28 +310,6 @@ async def _read(session: Session[Any], before: int | None, limit: int) -> tuple[
         return await session.read(before=before, limit=limit, reverse=True, types=_TYPES)
     except SessionNotFound:  # nobody has written to it yet
         return ()
-
-
-def store_for(user: object, store: str | Limpet) -> SharedLimpet:
-    """The store that a URL or an open Limpet names. A store in memory is its user's alone."""
-    if not isinstance(store, str) or store.startswith("memory:"):
-        return SharedLimpet(store)
-    with _opening:
-        shared, users = _opened.setdefault(store, (SharedLimpet(store), WeakSet()))
-        users.add(user)
-    return shared
-
-
-async def release_store(user: object, shared: SharedLimpet) -> None:
-    """Close the store unless others use it. An open Limpet stays open for its owner."""
-    with _opening:
-        for url in [url for url, (each, _) in _opened.items() if each is shared]:
-            users = _opened[url][1]
-            users.discard(user)
-            if users:
-                return
-            del _opened[url]
-    await shared.close()
 
 
 # --- items ---------------------------------------------------------------------------------------

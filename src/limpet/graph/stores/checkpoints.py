@@ -62,8 +62,8 @@ from limpet.graph.stores.documents import (
 from limpet.graph.stores.sessions import LEASE_SECONDS, HeldLeases, StoredSessions, document_of
 from limpet.model import Head, PlainOp, Set, thaw
 from limpet.model.limits import OPS_PER_EVENT_MAX
+from limpet.session.journal import retrying
 from limpet.session.limpet import Limpet
-from limpet.session.retrying import retrying
 from limpet.store.pages import each_page
 from limpet.store.protocol import Page
 

@@ -37,8 +37,8 @@ from limpet.model import DefaultActor, Delete, Head, Key, Lease, PlainOp, Set, d
 from limpet.model.diff.diff import diff
 from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX
 from limpet.session.commit import CommitBuilder
+from limpet.session.journal import Tries
 from limpet.session.limpet import Limpet
-from limpet.session.retrying import Tries
 from limpet.session.session import Session
 from limpet.store.protocol import Page
 

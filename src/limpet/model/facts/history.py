@@ -27,7 +27,7 @@ def merged(
     checksum: bytes,
     ops: Iterable[PlainOp],
 ) -> Fact:
-    """What `other` (whose uid this is) had new up to its event `at` was taken in.
+    """Records that what `other` (with this uid) had new up to its event `at` was merged.
 
     `base` names the state on which both were compared, `checksum` is that of the state after.
     """

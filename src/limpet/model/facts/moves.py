@@ -103,6 +103,8 @@ def check_departed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None
     if data["epoch"] != last_epoch(before) + 1:
         raise InvalidEvent(f"epoch {data['epoch']} does not follow {last_epoch(before)}")
     family = family_in(data)
+    if before.get("spawned", 0) > max(0, len(family) - 1):
+        raise InvalidEvent("its spawned children are open and would be left behind")
     for relative in kin_of(before):
         if relative not in family:
             raise InvalidEvent(f"{relative} works with it and would be left behind")

@@ -8,15 +8,14 @@ next input ends a suspension, `roused_us` that it has come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidEvent, InvalidTransition, SessionArchived, SessionDeleted
+from limpet.errors import InvalidEvent, InvalidTransition
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts, Moment
-from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
 Phase: TypeAlias = Literal[
@@ -209,57 +208,6 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
         raise InvalidTransition(now, event, allowed(now))
 
 
-_CREATED: Final = "session.created"
-_KEPT: Final = (
-    "labels",
-    "timeouts",
-    "retention",
-    "durations",
-    "archived_from",
-    "schema_version",
-    "isolation",
-    "field_policies",
-)
-
-
-class Stubbed(Protocol):
-    """The members of a head that a stub keeps."""
-
-    @property
-    def key(self) -> Key: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def link(self) -> bytes: ...
-    @property
-    def created_us(self) -> int: ...
-    @property
-    def facts(self) -> Facts: ...
-
-
-def stub(head: Stubbed, place: str, size: int, sha256: str, children: Sequence[Key] = ()) -> Fact:
-    """The log of this archived session is at `place` in the archive from now on. `children` in
-    other apps are named, since nobody reads the log to find them."""
-    key, facts = head.key, head.facts
-    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
-    data["archived"] = {
-        "key": [key.app, key.user, key.id],
-        "place": place,
-        "bytes": size,
-        "sha256": sha256,
-        "uid": head.uid,
-        "version": head.version,
-        "link": head.link.hex(),
-        "created_us": head.created_us,
-        "facts": {name: facts[name] for name in _KEPT if name in facts},
-    }
-    if children:
-        data["archived"]["children"] = [[child.app, child.user, child.id] for child in children]
-    return Fact(type=_CREATED, data=data)
-
-
 def archive_place(facts: Facts) -> Mapping[str, Any] | None:
     """Where the log is, if it is not in this store."""
     archive: Mapping[str, Any] | None = facts.get("archive")
@@ -269,16 +217,6 @@ def archive_place(facts: Facts) -> Mapping[str, Any] | None:
 def is_stub(facts: Facts) -> bool:
     """True if the log is in the archive and not in this store."""
     return "archive" in facts
-
-
-def check_present(head: Stubbed, uid: str | None) -> None:
-    """Raise SessionArchived if the log of this session (None: whichever has the key) is in the
-    archive, SessionDeleted if the key belongs to another by now."""
-    place = archive_place(head.facts)
-    if place is not None and uid in (None, head.uid, place["uid"]):
-        raise SessionArchived(head.key)
-    if uid not in (None, head.uid):
-        raise SessionDeleted(head.key)
 
 
 def creation_us(first: Mapping[str, Any], at_us: int) -> int:

@@ -33,7 +33,16 @@ from limpet.model.facts import (
     timeouts,
     timers,
 )
-from limpet.model.facts.running import budgets, children, endings, memory, requests, runs, setup
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    endings,
+    memory,
+    requests,
+    runs,
+    setup,
+    spawned,
+)
 from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
@@ -224,13 +233,29 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     ),
     children.CHILD_RELEASED: _CHILD,
     children.DELEGATED: shape(
-        {"uid": Id, "tools": list[str]},
+        {"uid": Id, "tools": list[str], "task_hash": str, "lent": shape(**_AMOUNTS)},
         app=KeyPart,
         user=KeyPart,
         id=KeyPart,
         depth=Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)],
     ),
     CHILD_ENDED: _CHILD,
+    spawned.CHILD_SPAWNED: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        task_hash=str,
+    ),
+    spawned.CHILD_DONE: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        account=shape({"limit": _LIMITS}, **_AMOUNTS),
+    ),
     budgets.GRANTED: shape(_AMOUNTS, _BudgetCheck),
     budgets.RESERVED: _RESERVED,
     budgets.SETTLED: _RESERVED,
@@ -329,64 +354,66 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
 # --- what a type cannot say -----------------------------------------------------------------------
 
 
-def _check_created(found: Any) -> None:
-    _check_labels(found.labels)
-    _check_timeouts(found.timeouts)
-    _check_isolation(found.isolation)
-    stub = UNSET if found.archived is UNSET else found.archived.facts
+def _check_created(data: Any) -> None:
+    _check_labels(data.labels)
+    _check_timeouts(data.timeouts)
+    _check_isolation(data.isolation)
+    stub = UNSET if data.archived is UNSET else data.archived.facts
     if stub is not UNSET:
         _check_label_sizes(stub.labels)
         _check_timeouts(stub.timeouts)
         _check_isolation(stub.isolation)
 
 
-def _check_forked(found: Any) -> None:
-    Key(found.parent.app, found.parent.user, found.parent.id)
-    _check_labels(found.labels)
-    if found.inherits is not UNSET:
-        _check_timeouts(found.inherits.timeouts)
-        _check_isolation(found.inherits.isolation)
+def _check_forked(data: Any) -> None:
+    Key(data.parent.app, data.parent.user, data.parent.id)
+    _check_labels(data.labels)
+    if data.inherits is not UNSET:
+        _check_timeouts(data.inherits.timeouts)
+        _check_isolation(data.inherits.isolation)
 
 
-def _check_isolation(found: Struct | UnsetType) -> None:
+def _check_isolation(stored: Struct | UnsetType) -> None:
     """As it is read back. Raises InvalidInput."""
-    if found is not UNSET:
-        isolation.isolation_in(Facts({"isolation": msgspec.to_builtins(found)}))
+    if stored is not UNSET:
+        isolation.isolation_in(Facts({"isolation": msgspec.to_builtins(stored)}))
 
 
-def _check_labels(found: Mapping[str, str | None] | UnsetType) -> None:
+def _check_labels(given: Mapping[str, str | None] | UnsetType) -> None:
     """Raise InvalidEvent if a label is too large, or one of those that Limpet sets itself."""
-    _check_label_sizes(found)
-    if found and (reserved := [name for name in found if name.startswith("$")]):
+    _check_label_sizes(given)
+    if given and (reserved := [name for name in given if name.startswith("$")]):
         raise InvalidEvent(f"the label {reserved[0]!r} begins with '$', which is reserved")
 
 
-def _check_label_sizes(found: Mapping[str, str | None] | UnsetType) -> None:
-    for name, value in found.items() if found else ():
+def _check_label_sizes(given: Mapping[str, str | None] | UnsetType) -> None:
+    for name, value in given.items() if given else ():
         if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
             raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
 
 
-def _check_timeouts(found: Mapping[str, Any] | UnsetType) -> None:
+def _check_timeouts(spans: Mapping[str, Any] | UnsetType) -> None:
     """As they are read back. Raises InvalidEvent."""
-    if not found:
+    if not spans:
         return
-    if any([name.endswith("_us") and type(us) is not int for name, us in found.items()]):
+    if any([name.endswith("_us") and type(us) is not int for name, us in spans.items()]):
         raise InvalidEvent("timeouts are numbers of microseconds")
-    if any([name.endswith("_us") and abs(us) > timeouts.SPAN_US_MAX for name, us in found.items()]):
+    if any([name.endswith("_us") and abs(us) > timeouts.SPAN_US_MAX for name, us in spans.items()]):
         raise InvalidEvent("a timeout is too long")
-    timeouts.timeouts_in(Facts({"timeouts": found}))
+    timeouts.timeouts_in(Facts({"timeouts": spans}))
 
 
 # Key raises InvalidKey if a session is named that cannot be.
 _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     creation.CREATED: _check_created,
     creation.FORKED: _check_forked,
-    labels.LABELED: lambda found: _check_labels(found.labels),
-    children.CHILD_CREATED: lambda found: Key(found.app, found.user, found.child),
-    children.DELEGATED: lambda found: Key(found.app, found.user, found.id),
-    moves.DEPARTED: lambda found: [Key(*names) for names in found.family or ()],
-    relations.RELATED: lambda found: Key(found.app, found.user, found.id),
-    shares.SHARE_RECEIVED: lambda found: Key(found.source.app, found.source.user, found.source.id),
-    timeouts.TIMEOUTS_SET: lambda found: _check_timeouts(found.timeouts),
+    labels.LABELED: lambda data: _check_labels(data.labels),
+    children.CHILD_CREATED: lambda data: Key(data.app, data.user, data.child),
+    children.DELEGATED: lambda data: Key(data.app, data.user, data.id),
+    spawned.CHILD_SPAWNED: lambda data: Key(data.app, data.user, data.child),
+    spawned.CHILD_DONE: lambda data: Key(data.app, data.user, data.child),
+    moves.DEPARTED: lambda data: [Key(*names) for names in data.family or ()],
+    relations.RELATED: lambda data: Key(data.app, data.user, data.id),
+    shares.SHARE_RECEIVED: lambda data: Key(data.source.app, data.source.user, data.source.id),
+    timeouts.TIMEOUTS_SET: lambda data: _check_timeouts(data.timeouts),
 }

@@ -32,7 +32,7 @@ SHARED_FIELDS_MAX: Final = 64
 
 
 class ShareTerms(msgspec.Struct, frozen=True, rename={"id": "share"}, omit_defaults=True):
-    """What both ends record of a share."""
+    """The record of a share, at both ends."""
 
     id: str
     fields: tuple[str, ...]

@@ -31,7 +31,7 @@ USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """When a session is suspended, terminated and deleted by itself. None: never.
+    """Times after which a sweep suspends, terminates and deletes a session. None: never.
 
     `idle`: without a user's input, an agent's action or a tool's use, an active session is
     suspended. `absolute`: after so long since its creation it is terminated. `grace`: suspended

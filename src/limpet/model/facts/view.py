@@ -1,4 +1,4 @@
-"""What a fact may read and change: the document of facts in the head.
+"""The view of facts: the document in the head that a fact may read and change.
 
 Each subject owns one member of the document and leaves the others as they are. A member that is
 not there has its default value, so that a plain session has an empty document.

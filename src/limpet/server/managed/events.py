@@ -46,7 +46,7 @@ from limpet.server.managed.wire import (
     to_token,
 )
 from limpet.server.service import Service
-from limpet.session.retrying import retrying
+from limpet.session.journal import retrying
 from limpet.session.session import Session
 
 _EVENTS_MAX: Final = 1_000  # in one send

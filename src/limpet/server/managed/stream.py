@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -34,6 +34,7 @@ _HEADERS: Final = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy passes each event on at once
 ]
+T = TypeVar("T")
 _PREVIEWED: Final = "agent.message"
 
 
@@ -48,14 +49,14 @@ async def stream(call: WireCall) -> Answer:
     return await stream_of(call, session)
 
 
-async def stream_of(call: WireCall, session: Session[Any]) -> EventStream:
+async def stream_of(call: WireCall, session: Session[Any]) -> WireStream:
     """The stream of a session that was loaded just now."""
-    after = await _after(call, session)
+    after = await place_to_go_on(call, session)
     wants = _PREVIEWED in call.texts("event_deltas")
-    return EventStream(call, session, after, previews=wants)
+    return WireStream(call, session, after, previews=wants)
 
 
-async def _after(call: WireCall, session: Session[Any]) -> int:
+async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
     """The seq of the last event that the client has. Raises InvalidQuery."""
     text = call.request.headers.get("last-event-id") or call.text("after")
     if text is None:
@@ -68,21 +69,29 @@ async def _after(call: WireCall, session: Session[Any]) -> int:
     return found[0].seq
 
 
-class EventStream(Response):
-    """A response that goes on until the client leaves, the session is gone or the server ends."""
+class EventStream(Response, Generic[T]):
+    """A response that goes on until the client leaves, what is followed ends or the server does."""
 
-    def __init__(
-        self, call: WireCall, session: Session[Any], after: int, *, previews: bool
-    ) -> None:
+    heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+    def __init__(self, call: WireCall, items: AsyncGenerator[T, None]) -> None:
         super().__init__()
-        self._call, self._session, self._previews = call, session, previews
-        self._begun: tuple[str, int] | None = None  # the preview under way: event and attempt
-        # Reads on from `after` whenever it is first asked: nothing in between is missed.
-        self._next: asyncio.Future[Event] | None = None
-        self._events = session.follow(after=after, partials=previews)
+        self._call, self._items = call, items
+        # Reads on from where it begins whenever it is first asked: nothing in between is missed.
+        self._next: asyncio.Future[T] | None = None
+
+    @staticmethod
+    def frame(form: Json, id: int | str | None = None) -> bytes:
+        """One frame; with an id, a client can come back and go on after it."""
+        named = b"" if id is None else f"id: {id}\n".encode()
+        return b"event: message\n" + named + b"data: " + msgspec.json.encode(form) + b"\n\n"
+
+    async def shown(self, item: T) -> list[bytes]:
+        """The frames of what came."""
+        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._next = asyncio.ensure_future(anext(self._events))
+        self._next = asyncio.ensure_future(anext(self._items))
         await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         headers = [*self.raw_headers, *_HEADERS]
         kept = [(name, value) for name, value in headers if name != b"content-length"]
@@ -113,7 +122,7 @@ class EventStream(Response):
         except SessionDeleted:
             now = rfc3339(self._call.lp.now())
             gone = {"id": ids.to_wire(ids.EVENT, "deleted"), "type": "session.deleted"}
-            await _progress(scope, send, _frame({**gone, "processed_at": now}))
+            await _progress(scope, send, self.frame({**gone, "processed_at": now}))
         except (FollowerBehind, StoreClosed):
             return  # the client comes back, and reads on from what it has
         except LimpetError as error:
@@ -122,17 +131,17 @@ class EventStream(Response):
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         """Frames as they come, and heartbeats while nothing does."""
-        waiting: asyncio.Future[Event] | None = self._next
+        waiting: asyncio.Future[T] | None = self._next
         try:
             while True:
                 if waiting is None:
-                    waiting = asyncio.ensure_future(anext(self._events))
+                    waiting = asyncio.ensure_future(anext(self._items))
                 done, _ = await asyncio.wait((waiting,), timeout=HEARTBEAT_SECONDS)
                 if not done:
-                    yield b'event: ping\ndata: {"type": "ping"}\n\n'
+                    yield self.heartbeat
                     continue
-                event, waiting = waiting.result(), None
-                for frame in await self._shown(event):
+                item, waiting = waiting.result(), None
+                for frame in await self.shown(item):
                     yield frame
         except StopAsyncIteration:
             return
@@ -140,9 +149,21 @@ class EventStream(Response):
             if waiting is not None:
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
-            await self._events.aclose()
+            await self._items.aclose()
 
-    async def _shown(self, event: Event) -> list[bytes]:
+
+class WireStream(EventStream[Event]):
+    """The events of a session in the form of the wire."""
+
+    def __init__(
+        self, call: WireCall, session: Session[Any], after: int, *, previews: bool
+    ) -> None:
+        super().__init__(call, session.follow(after=after, partials=previews))
+        self._session = session
+        self._begun: tuple[str, int] | None = None  # the preview under way: event and attempt
+
+    async def shown(self, event: Event) -> list[bytes]:
+        """The frames of an event, in the form of the wire."""
         if event.partial:
             return self._preview(event)
         frames = []
@@ -151,9 +172,9 @@ class EventStream(Response):
             for seq in processed:
                 for read in await self._session.read(after=seq - 1, before=seq + 1):
                     if (form := await form_of(self._session, read)) is not None:
-                        frames.append(_frame(form))
+                        frames.append(self.frame(form))
         if (form := await form_of(self._session, event)) is not None:
-            frames.append(_frame(form, event.seq))
+            frames.append(self.frame(form, event.seq))
         return frames
 
     def _preview(self, event: Event) -> list[bytes]:
@@ -165,16 +186,11 @@ class EventStream(Response):
         if self._begun != (event.id, event.attempt):
             self._begun = (event.id, event.attempt)
             started = {"type": "event_start", "event": {"type": _PREVIEWED, "id": id}}
-            frames.append(_frame(started))
+            frames.append(self.frame(started))
         piece = {"type": "text", "text": text}
         delta = {"type": "content_delta", "index": 0, "content": piece}
-        frames.append(_frame({"type": "event_delta", "event_id": id, "delta": delta}))
+        frames.append(self.frame({"type": "event_delta", "event_id": id, "delta": delta}))
         return frames
-
-
-def _frame(form: Json, seq: int | None = None) -> bytes:
-    named = b"" if seq is None else f"id: {seq}\n".encode()
-    return b"event: message\n" + named + b"data: " + msgspec.json.encode(form) + b"\n\n"
 
 
 async def _progress(scope: Scope, send: Send, body: bytes) -> None:

@@ -74,8 +74,10 @@ class WireCall:
         if caller.admin and caller.principal is None:  # with --dev: what it writes has its name
             principal = Principal(caller.name, role="admin", app=caller.app, user=caller.user)
             self.lp = caller.lp.acting_as(principal)
-        self.app = caller.app or headers.get(APP_HEADER) or DEFAULT_APP
-        self.user = caller.user or headers.get(USER_HEADER) or DEFAULT_USER
+        self.named_app = caller.app or headers.get(APP_HEADER) or self.text("app")
+        self.named_user = caller.user or headers.get(USER_HEADER) or self.text("user")
+        self.app = self.named_app or DEFAULT_APP
+        self.user = self.named_user or DEFAULT_USER
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -130,6 +132,15 @@ class WireCall:
             raise InvalidQuery(f"{name} is a number from 1 to {most:,}")
         return int(text)
 
+    def place(self, name: str) -> int | None:
+        """A seq, from 0; None if it is not named. Raises InvalidQuery."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdecimal() or len(text) > 18:
+            raise InvalidQuery(f"{name} is the seq of an event")
+        return int(text)
+
     def limit(self) -> int:
         return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
 
@@ -168,6 +179,12 @@ class WireCall:
 
 def page(items: Sequence[Json], next_page: str | None) -> Json:
     return {"data": list(items), "next_page": next_page}
+
+
+def plain(value: Any) -> Json:
+    """A struct of ours as JSON."""
+    formed: Json = msgspec.to_builtins(value, enc_hook=str)
+    return formed
 
 
 def to_token(place: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from limpet.server import managed
-from limpet.server.routes import operation, own, store
+from limpet.server.routes import agui, fleet, operation, own, sessions, store
 from limpet.server.service import Service
 
 
@@ -15,5 +15,8 @@ def routes(service: Service) -> list[BaseRoute]:
         *operation.routes(service),
         *store.routes(service),
         *own.routes(service),
+        *sessions.routes(service),
+        *fleet.routes(service),
+        *agui.routes(service),
         *managed.routes(service),
     ]

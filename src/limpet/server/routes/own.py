@@ -6,20 +6,38 @@ line: 12 (a seq), 2026-05-01T10:00:00Z, #3 (a checkpoint).
 
 from __future__ import annotations
 
+import operator
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery, NoCheckpoint
 from limpet.model.diff.merge import Policy, Priority
+from limpet.server.forms import (
+    BisectForm,
+    BlameForm,
+    CheckpointForm,
+    CheckpointRefForm,
+    DiffForm,
+    EventForm,
+    ImportForm,
+    LineageForm,
+    MergeForm,
+    PageForm,
+    PhaseForm,
+    RewindForm,
+    StateForm,
+    TraceForm,
+)
 from limpet.server.managed import ids
 from limpet.server.managed.sessions import form_of, load, shown
 from limpet.server.managed.wire import (
@@ -29,11 +47,14 @@ from limpet.server.managed.wire import (
     endpoint,
     from_token,
     page,
+    plain,
     to_token,
 )
+from limpet.server.openapi import describe
 from limpet.server.service import Service
+from limpet.session.history.blame import path_of
 from limpet.session.history.checkpoint_log import CheckpointRef
-from limpet.session.json_forms import event_form, head_form, key_form
+from limpet.session.json_forms import changes_form, event_form, key_form, lineage_form
 from limpet.session.session import Session
 from limpet.store.system import in_thread
 
@@ -64,6 +85,14 @@ class MergeSession(msgspec.Struct):
 
     session_id: str
     policy: str = "refuse"
+
+
+class BisectSession(msgspec.Struct, rename={"is_": "is"}):
+    """The body of a bisect: a condition on the value at `path`, which held once."""
+
+    path: str
+    is_: str
+    value: Any = None
 
 
 class MakeCheckpoint(msgspec.Struct):
@@ -101,22 +130,17 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", f"{one}/export", export),
         at("POST", f"{one}/requeue", requeue),
         *[at("POST", f"{one}/{step}", _life(step)) for step in _STEPS],
+        at("POST", f"{one}/unarchive", unarchive),
+        at("POST", f"{one}/bisect", bisect),
+        at("GET", f"{one}/lineage", lineage),
         at("POST", "/import", import_session),
-        at("GET", "/inbox", inbox),
-        at("GET", "/dead_letters", dead_letters),
-        at("GET", "/audit", audit),
     ]
-
-
-def _plain(value: Any) -> Json:
-    """A struct of ours as JSON."""
-    formed: Json = msgspec.to_builtins(value, enc_hook=str)
-    return formed
 
 
 # --- state and history ----------------------------------------------------------------------------
 
 
+@describe(response=StateForm)
 async def state(call: WireCall) -> Answer:
     """Of now, or at a place in the history."""
     session, when = await load(call), call.text("at")
@@ -125,32 +149,104 @@ async def state(call: WireCall) -> Answer:
     return {"version": session.version, "state": session.values}
 
 
+@describe(response=DiffForm)
 async def diff(call: WireCall) -> Answer:
     session, before = await load(call), call.text("from")
     if before is None:
         raise InvalidQuery("name where it begins: ?from=12, and where it ends: &to=20")
     found = await session.history.diff(before, call.text("to"))
-    return {"changes": [_plain(each) for each in found.changes]}
+    return {"changes": changes_form(found)}
 
 
+@describe(response=PageForm[BlameForm])
 async def blame(call: WireCall) -> Answer:
     session, path = await load(call), call.text("path")
     if not path:
         raise InvalidQuery("name a place in the state: ?path=plan.steps.0")
     found = [
-        {"event": event_form(each.event), "actor": each.actor, "op": _plain(each.op)}
+        {"event": event_form(each.event), "actor": each.actor, "op": plain(each.op)}
         for each in await session.history.blame(path)
     ]
     return page(found, None)
 
 
+@describe(response=BisectForm)
+async def bisect(call: WireCall) -> Answer:
+    """The first event after which a condition on a value does not hold any more."""
+    session, body = await load(call), await call.body(BisectSession)
+    if body.is_ not in _CONDITIONS:
+        raise InvalidInput(f"is has to be one of {', '.join(_CONDITIONS)}.")
+    path, holds = path_of(body.path), _CONDITIONS[body.is_]
+
+    def good(state: Any) -> bool:
+        return holds(_value_at(state, path), body.value)
+
+    event = await session.history.bisect(good)
+    return {"event": None if event is None else event_form(event)}
+
+
+def _value_at(state: Any, path: Sequence[str | int]) -> Any:
+    """What is at a path; UNSET if there is nothing."""
+    for step in path:
+        if isinstance(state, Mapping) and step in state:
+            state = state[step]
+        elif isinstance(state, Sequence) and not isinstance(state, str | bytes):
+            at = int(step) if str(step).isdecimal() else -1
+            if not 0 <= at < len(state):
+                return UNSET
+            state = state[at]
+        else:
+            return UNSET
+    return state
+
+
+def _compared(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """The test, false where two values cannot be compared."""
+
+    def compare(found: Any, given: Any) -> bool:
+        try:
+            return found is not UNSET and test(found, given)
+        except TypeError:
+            return False
+
+    return compare
+
+
+_CONDITIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "equal": lambda found, given: found is not UNSET and bool(found == given),
+    "not_equal": lambda found, given: found is UNSET or bool(found != given),
+    "present": lambda found, given: found is not UNSET,
+    "absent": lambda found, given: found is UNSET,
+    "less": _compared(operator.lt),
+    "less_or_equal": _compared(operator.le),
+    "greater": _compared(operator.gt),
+    "greater_or_equal": _compared(operator.ge),
+    "contains": _compared(operator.contains),
+}
+
+
+@describe(response=LineageForm)
+async def lineage(call: WireCall) -> Answer:
+    return lineage_form(await (await load(call)).history.lineage())
+
+
+@describe(response=PageForm[EventForm])
 async def events(call: WireCall) -> Answer:
-    """Every event of the log as it is, the oldest first."""
+    """The log as it is: the oldest first, or the newest with order=desc; between seqs."""
     session, limit, token = await load(call), call.limit(), call.text("page")
-    after = 0 if token is None else _number(from_token(token))
-    found = await session.read(after=after, limit=limit)
-    last = found[-1].seq if found else after
-    more = to_token(str(last)) if last < session.version and found else None
+    ascending, types = call.is_ascending(default=True), call.texts("types") or None
+    after, before = call.place("after") or 0, call.place("before")
+    if token is not None and ascending:
+        after = _number(from_token(token))
+    elif token is not None:
+        before = _number(from_token(token))
+    if before is not None and before <= after + 1:
+        return page([], None)
+    found = await session.read(
+        after=after, before=before, limit=limit, reverse=not ascending, types=types
+    )
+    ended = not found or found[-1].seq == (session.version if ascending else after + 1)
+    more = None if ended else to_token(str(found[-1].seq))
     return page([event_form(each) for each in found], more)
 
 
@@ -168,6 +264,7 @@ async def fork(call: WireCall) -> Answer:
     return await shown(call, made.key)
 
 
+@describe(response=RewindForm)
 async def rewind(call: WireCall) -> Answer:
     session, body = await load(call), await call.body(RewindSession)
     done = await session.rewind(body.to, messages=body.messages)
@@ -179,6 +276,7 @@ def _rewound(done: Any) -> Json:
     return {"event": event, "left": list(done.left)}
 
 
+@describe(response=MergeForm)
 async def merge(call: WireCall) -> Answer:
     """Where both sides changed a place: refused, or the change of one side."""
     session, body = await load(call), await call.body(MergeSession)
@@ -190,19 +288,22 @@ async def merge(call: WireCall) -> Answer:
     return {"event": event, "session": await shown(call, session.key)}
 
 
+@describe(response=PageForm[CheckpointForm])
 async def list_checkpoints(call: WireCall) -> Answer:
     session, token = await load(call), call.text("page")
     cursor = None if token is None else from_token(token)
     found = await session.history.checkpoints(limit=call.limit(), cursor=cursor)
-    items = [_plain(each) for each in found.items]
+    items = [plain(each) for each in found.items]
     return page(items, None if found.cursor is None else to_token(found.cursor))
 
 
+@describe(response=CheckpointRefForm)
 async def make_checkpoint(call: WireCall) -> Answer:
     session, body = await load(call), await call.body(MakeCheckpoint)
-    return _plain(await session.checkpoint(body.trigger, full=body.full))
+    return plain(await session.checkpoint(body.trigger, full=body.full))
 
 
+@describe(response=RewindForm)
 async def restore(call: WireCall) -> Answer:
     """Verify a checkpoint, and go back to it."""
     session, number = await load(call), _number(call.path("number"))
@@ -221,19 +322,26 @@ async def _checkpoint(session: Session[Any], number: int) -> CheckpointRef:
             raise NoCheckpoint(session.key, number)
 
 
+@describe(response=PageForm[EventForm])
 async def list_traces(call: WireCall) -> Answer:
     session = await load(call)
     return page([event_form(each) for each in await session.runs.wakes(limit=call.limit())], None)
 
 
+@describe(response=TraceForm)
 async def retrieve_trace(call: WireCall) -> Answer:
-    return _plain(await (await load(call)).runs.trace(call.path("wake_id")))
+    trace = await (await load(call)).runs.trace(call.path("wake_id"))
+    form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
+    form |= {"worker": trace.worker, "spans": [plain(each) for each in trace.spans]}
+    form["events"] = [event_form(each) for each in trace.events]
+    return {**form, "activation": plain(trace.activation)}
 
 
 # --- lifecycle ------------------------------------------------------------------------------------
 
 
 def _life(step: str) -> Any:
+    @describe(response=PhaseForm)
     async def act(call: WireCall) -> Answer:
         session, body = await load(call), await call.body(ChangePhase)
         if step in ("suspend", "terminate"):
@@ -248,10 +356,20 @@ def _life(step: str) -> Any:
     return act
 
 
+@describe(response=PhaseForm)
+async def unarchive(call: WireCall) -> Answer:
+    """Bring it back from the archive."""
+    await call.lp.unarchive(call.key())
+    after: Session[Any] = await call.lp.get(call.key(), tail=0)
+    return {"phase": after.phase, "session": form_of(call, after.head, after.values)}
+
+
+@describe(response=EventForm)
 async def requeue(call: WireCall) -> Answer:
     return event_form(await call.lp.work.requeue(call.key()))
 
 
+@describe(media_type="application/octet-stream")
 async def export(call: WireCall) -> Answer:
     """The file that `limpet export` writes."""
     session = await load(call)
@@ -266,6 +384,7 @@ async def export(call: WireCall) -> Answer:
     return FileResponse(file, media_type="application/octet-stream", background=cleanup)
 
 
+@describe(request=bytes, response=ImportForm, request_media_type="application/octet-stream")
 async def import_session(call: WireCall) -> Answer:
     """Adopt the session of such a file."""
     data = await call.raw()
@@ -277,40 +396,3 @@ async def import_session(call: WireCall) -> Answer:
     finally:
         await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
     return {"session_id": ids.session_id(key.id), "session": key_form(key)}
-
-
-# --- over all sessions ----------------------------------------------------------------------------
-
-
-async def inbox(call: WireCall) -> Answer:
-    """Requests that wait for an answer, the oldest first."""
-    token, kind = call.text("page"), call.text("kind")
-    cursor = None if token is None else from_token(token)
-    known: Any = kind
-    found = await call.lp.inbox(
-        call.app, user=call.caller.user, kind=known, limit=call.limit(), cursor=cursor
-    )
-    items = [{"session_id": ids.session_id(each.key.id), **_plain(each)} for each in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
-
-
-async def dead_letters(call: WireCall) -> Answer:
-    token = call.text("page")
-    cursor = None if token is None else from_token(token)
-    found = await call.lp.work.dead_letters(app=call.app, limit=call.limit(), cursor=cursor)
-    items = [{"session_id": ids.session_id(h.key.id), **head_form(h)} for h in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
-
-
-async def audit(call: WireCall) -> Answer:
-    """For auditors and admins."""
-    token, denied = call.text("page"), call.text("denied")
-    found = await call.lp.audit(
-        principal=call.text("principal"),
-        denied=None if denied is None else call.flag("denied"),
-        app=call.caller.app,
-        limit=call.limit(),
-        cursor=None if token is None else from_token(token),
-    )
-    items = [_plain(each) for each in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))

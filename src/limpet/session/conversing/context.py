@@ -22,7 +22,7 @@ _CHARS_PER_TOKEN: Final = 4
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What to hand to a model. `system` is empty where the API takes it among the messages."""
+    """The input for a model. `system` is empty where the API takes it among the messages."""
 
     system: str
     messages: list[dict[str, Any]]

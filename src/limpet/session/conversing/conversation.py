@@ -163,7 +163,7 @@ def request_id(of: Entry | Event) -> str:
 
 
 class _Outcomes:
-    """What became of each call: its first result after it, a refusal, or nothing that is known.
+    """Return the result of each call: the first one after it, a refusal, or nothing that is known.
 
     Of a call that the runtime has asked about, an answer is not a result: the runtime records that
     itself. Only where it died before, what a client answered is the result of its own tool.

@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is said in words: the text parts, one after another."""
+        """The words of the message: its text parts, one after another."""
         return "".join(part["text"] for part in self.parts if part.get("type") == "text")
 
 

@@ -10,18 +10,27 @@ log, in this process and through the store's live channel, and keep their place 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
+from limpet.errors import (
+    FollowerBehind,
+    InvalidQuery,
+    LimpetError,
+    PositionUnknown,
+    SessionDeleted,
+    StoreClosed,
+)
 from limpet.model import Event, Key
 from limpet.model.limits import FINALS_REMEMBERED, PARTIALS_WAITING_MAX
-from limpet.session.following.feed_reader import FeedReader
 from limpet.session.following.live import LiveEnd
+from limpet.session.loggers import SESSION
+from limpet.store.logs import error_name
 from limpet.store.pages import wanted
-from limpet.store.protocol import Committed, Feed, FeedEntry, Store
+from limpet.store.protocol import Committed, Feed, FeedEntry, Hints, Store
 
 _PAGE: Final = 100
 # Reads of sessions that begin in one turn of the event loop. A store may answer without a pause,
@@ -29,6 +38,11 @@ _PAGE: Final = 100
 _READS_PER_TURN: Final = 8
 _RINGS_PER_TURN: Final = 128
 _FEED_PAGE: Final = 200
+POLL_SECONDS: Final = 0.005
+POLL_SECONDS_LIVELY: Final = 0.002  # for a while after partials came from another process
+_LIVELY_SECONDS: Final = 1.0
+# The least time between two calls for everybody to look, while it cannot be known who has to.
+_RING_SECONDS: Final = 0.25
 # A version that is not known yet: later than any, until the log was read to its end.
 UNKNOWN: Final = 2**62
 
@@ -108,7 +122,7 @@ class Hub:
 
     # --- what the feed reader finds --------------------------------------------------------------
 
-    def found(self, sessions: Mapping[Key, int]) -> None:
+    def ring_for(self, sessions: Mapping[Key, int]) -> None:
         """Ring for those who follow one of these sessions and have not heard of it yet."""
         if self._watchers and sessions:
             self._ring_watchers(sessions)
@@ -133,15 +147,16 @@ class Hub:
                 bell.ring(0)
 
     def waits(self) -> bool:
-        """Whether somebody follows, or watches and has not been rung."""
+        """True if somebody follows, or watches and has not been rung."""
         if self._topics or self._bells:
             return True
         return not all([bell.is_set() for bell in self._watchers])
 
     def tick(self) -> bool:
-        """Deliver partials of other processes; forget pages that everybody had time to take.
+        """Deliver partials of other processes; forget pages that everybody had time to take. Called
+        before every dispatch, and every few milliseconds in any case.
 
-        Whether partials came: then more may follow soon.
+        True if partials came: then more may follow soon.
         """
         partials = self._live.received(self._topics.__contains__)
         for partial in partials:
@@ -380,8 +395,130 @@ def _ring(followers: deque[Follower]) -> None:
 # same place share what one of them has read. No I/O happens here.
 
 
+class FeedReader:
+    """Reads the feed while somebody follows or watches: one for all followers of an open Limpet.
+
+    It asks the store's pulse every few milliseconds. When that has changed it reads which sessions
+    have new events, beyond the last position, and rings only for those; so a commit of another
+    process costs one read here. Deletions leave the feed without an entry: when the store says that
+    a session has ended, every follower looks at its own. The reader is never asked for events:
+    followers read them from the log, so nothing is lost or doubled if the reader fails and begins
+    again.
+    """
+
+    def __init__(self, store: Store, hub: Hub) -> None:
+        self._store, self._hub = store, hub
+        self._feed: Feed | None = None  # looked for at the start: most processes follow nothing
+        self._position: str | None = None
+        self._ended: str | None = None
+        self._rung_at = float("-inf")
+        self._lively_until = float("-inf")
+        self._bell = asyncio.Event()
+        self._started = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to read, from the present end of the feed. Costs nothing if it is running."""
+        if self._task is None:
+            self._feed = self._store if isinstance(self._store, Feed) else None
+            self._position = None
+            self._started = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def started(self) -> None:
+        """Wait until every later commit is noticed, or the store has failed."""
+        await self._started.wait()
+
+    @property
+    def wake(self) -> Callable[[], None]:
+        """Have the reader look at once instead of in a few milliseconds."""
+        return self._bell.set
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Read no more. Returns the task that is ending, if one was running."""
+        task, self._task = self._task, None
+        self._started.set()  # nobody waits for what does not come
+        if task is not None:
+            task.cancel()
+        return task
+
+    async def _run(self) -> None:
+        pulse: int | None = None
+        lost = False
+        while True:
+            self._bell.clear()
+            self._tick()
+            try:
+                if pulse is None and isinstance(self._store, Hints):
+                    await self._store.listen(self._bell.set)
+                now = self._store.pulse()
+                if now == pulse or pulse is None or self._hub.waits():
+                    if now != pulse:
+                        await self._look()
+                    pulse = now
+                else:  # a busy worker, say: it is told again when it has looked
+                    self._position = None
+                if lost:
+                    SESSION.info("feed reader regained")
+                lost = False
+            except Exception as error:  # whatever it is, followers must not wait in vain
+                pulse = None  # look again; meanwhile let each follower look at the log
+                if not lost:
+                    SESSION.warning("feed reader lost: error=%s", error_name(error))
+                lost = True
+                self._ring_seldom()
+            self._started.set()
+            await self._nap()
+
+    async def _look(self) -> None:
+        feed = self._feed
+        if feed is None:
+            self._hub.ring()
+            return
+        more = True
+        while more:
+            began = self._position is None
+            if self._position is None:
+                self._position = await feed.position()
+            try:
+                touched = await feed.touched(self._position)
+            except PositionUnknown:  # the store was put back to an earlier time
+                self._position = None
+                raise
+            self._position = touched.position
+            self._tick()  # partials that were sent before these events come before them
+            self._hub.ring_for(touched.sessions)
+            ended, self._ended = self._ended, touched.ended
+            if began or ended != touched.ended:
+                self._hub.ring()
+            elif not touched.whole:
+                self._ring_seldom()
+            more = touched.more
+            if more:
+                await asyncio.sleep(0)  # a store may answer without a pause: let others run
+
+    def _tick(self) -> None:
+        if self._hub.tick():
+            self._lively_until = time.monotonic() + _LIVELY_SECONDS
+
+    def _ring_seldom(self) -> None:
+        now = time.monotonic()
+        if now - self._rung_at >= _RING_SECONDS:
+            self._rung_at = now
+            self._hub.ring()
+
+    async def _nap(self) -> None:
+        lively = time.monotonic() < self._lively_until
+        seconds = POLL_SECONDS_LIVELY if lively else POLL_SECONDS
+        timer = asyncio.get_running_loop().call_later(seconds, self._bell.set)
+        try:
+            await self._bell.wait()
+        finally:
+            timer.cancel()
+
+
 class Follower:
-    """What waits for one follower, and the bell that says so."""
+    """The partials that wait for one follower, and the bell that says so."""
 
     __slots__ = ("behind", "bell", "joining", "partials", "takes_partials", "types")
 
@@ -449,7 +586,7 @@ class Topic:
             self.version = position
 
     def is_end(self, position: int, generation: int) -> bool:
-        """Whether a follower that read on in this generation has everything that is known of."""
+        """True if a follower that read on in this generation has everything that is known of."""
         return position == self.version and generation == self.generation
 
     # --- pages that followers share --------------------------------------------------------------
@@ -459,7 +596,7 @@ class Topic:
         self._page_after, self._page = after, page
 
     def kept(self, after: int) -> tuple[Event, ...]:
-        """What another follower read beyond this seq; empty if nothing of it is kept."""
+        """Return what another follower read beyond this seq; empty if nothing of it is kept."""
         page = self._page
         if not page or not self._page_after <= after < page[-1].seq:
             return ()
@@ -525,7 +662,7 @@ def feed_of(store: Store) -> Feed:
 async def watch_feed(
     hub: Hub, feed: Feed, *, app: str | None, key: Key | None, after: str | None
 ) -> AsyncGenerator[FeedEntry, None]:
-    """Entries beyond a position, in order, as they are recorded. Never ends by itself."""
+    """Entries beyond a position, in order, as they are recorded. Never ends."""
     position = after
     with hub.waiting(app=app, key=key) as bell:
         while True:

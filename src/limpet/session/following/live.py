@@ -113,7 +113,7 @@ class LiveEnd:
             await self._ready.wait()
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        """What has come from other processes for these sessions."""
+        """Return the partials that other processes sent for these sessions."""
         if self._channel is None or not self._followers:
             return ()
         return self._channel.received(wanted)

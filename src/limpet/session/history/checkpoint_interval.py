@@ -11,7 +11,7 @@ from __future__ import annotations
 from limpet.errors import SessionDeleted, SessionNotFound
 from limpet.model import Commit, DefaultActor, Fact, Key
 from limpet.model.facts import checkpoints as facts
-from limpet.model.facts.phases import check_present
+from limpet.model.head import check_present
 from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
 

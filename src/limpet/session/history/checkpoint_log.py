@@ -28,8 +28,7 @@ from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
 from limpet.session.history.checkpoint_policy import STORE, CheckpointPolicy
 from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
-from limpet.session.journal import Journal
-from limpet.session.retrying import Tries
+from limpet.session.journal import Journal, Tries
 from limpet.store.protocol import Store
 
 CheckpointKind: TypeAlias = Literal["full", "incremental"]

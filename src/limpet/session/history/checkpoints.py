@@ -45,7 +45,8 @@ from limpet.model import (
     described,
     is_reserved,
 )
-from limpet.model.facts.phases import archive_place, check_present
+from limpet.model.facts.phases import archive_place
+from limpet.model.head import check_present
 from limpet.model.keys import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.checkpoint_log import (
@@ -66,9 +67,8 @@ from limpet.session.history.checkpoint_policy import (
 from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
 from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
-from limpet.session.journal import CommitHooks, Journal
+from limpet.session.journal import CommitHooks, Journal, Tries
 from limpet.session.loggers import SESSION
-from limpet.session.retrying import Tries
 from limpet.session.services import Metrics
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed, Store

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.errors import CheckpointIntegrity, InvalidInput, NoCheckpoint
 from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
-from limpet.model.facts.phases import check_present
+from limpet.model.head import check_present
 from limpet.model.ops import apply
 from limpet.session.arguments import moment_us
 from limpet.session.history.checkpoint_log import CheckpointRef, read_ref

@@ -61,6 +61,7 @@ from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import ARCHIVED, rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import Timeouts, timeouts_in, timeouts_set
+from limpet.model.head import stub as stub_created
 from limpet.model.keys import (
     ARCHIVE_DISCARDS as DISCARDS,
     ARCHIVE_LOGS as LOGS,
@@ -69,14 +70,13 @@ from limpet.model.keys import (
 )
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import journal_with_checkpoints
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, Tries
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
-from limpet.session.life.lifecycle_policy import Lifecycles, Transition
-from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
+from limpet.session.life.transitions import PhaseChange
 from limpet.session.loggers import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
-from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.session.services import Metrics, Services
 from limpet.session.writer import Handle, writer_of
@@ -157,7 +157,7 @@ async def _is_exchanged(
     """Put the file into the archive and the stub under the key. False if the session went on."""
     stub = Key(STUBS, WHOLE_STORE, file.name)
     children = await children_elsewhere(journal, head)
-    fact = facts.stub(head, file.name, file.size, file.sha256, children)
+    fact = stub_created(head, file.name, file.size, file.sha256, children)
     await journal.commit((Commit(stub, (journal.prepare(fact, LIFECYCLE_ACTOR),), 0),))
     late = True  # until the archive has answered, the file may still come
     try:
@@ -284,7 +284,7 @@ async def read_archived(services: Services, head: Head) -> Services:
         apart = journal_with_checkpoints(store, journal.new_id, journal.now_us, metrics)
         await adopt_bundle(apart, file.path, file.pins)
         store.is_read = True
-    return Services(apart, services.documents, metrics, Lifecycles())
+    return Services(apart, services.documents, metrics, {}, services.resume)
 
 
 class _ReadOnlyStore(MemoryStore):
@@ -376,13 +376,6 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
         await archive.remove(name)
     if gone and not set(gone).isdisjoint(await archive.names(folder)):
         raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
-
-
-async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
-    """Return the stub that stands for this very session while its log is in the archive."""
-    head = await head_of(journal, key)
-    place = None if head is None else facts.archive_place(head.facts)
-    return None if place is None or uid not in (None, place["uid"]) else head
 
 
 # --- what was interrupted ------------------------------------------------------------------------

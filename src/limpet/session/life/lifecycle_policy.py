@@ -12,11 +12,12 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import Event, described, unfit
+from limpet.model import DefaultActor, Event, described, unfit
 from limpet.model.facts.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.limits import NAME_CHARS_MAX
 
+LIFECYCLE_ACTOR: Final = DefaultActor("system:lifecycle")
 Function: TypeAlias = Callable[..., Any]
 Cleanup: TypeAlias = Literal["flush", "release", "notify", "analytics", "promote", "scrub"]
 CLEANUP: Final[tuple[Cleanup, ...]] = (
@@ -66,21 +67,6 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_LIFECYCLE: Final = Lifecycle()
-
-
-class Lifecycles:
-    """The lifecycles that this process has declared with `lp.policies.lifecycle`, by app."""
-
-    def __init__(self) -> None:
-        self._declared: dict[str, Lifecycle] = {}
-
-    def declare(self, app: str, lifecycle: Lifecycle) -> None:
-        """Replace what was declared for the sessions of this app."""
-        self._declared[app] = lifecycle
-
-    def of(self, app: str) -> Lifecycle:
-        """Return the lifecycle of an app; one that adds nothing if none was declared."""
-        return self._declared.get(app, NO_LIFECYCLE)
 
 
 def policy(

@@ -40,7 +40,7 @@ from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
-from limpet.session.writer import Handle, writer_of
+from limpet.session.writer import Writer
 from limpet.store.coding.seal import forget_keys
 from limpet.store.pages import each_head
 from limpet.store.protocol import Order, Query
@@ -72,11 +72,12 @@ class Remembered(msgspec.Struct, frozen=True):
 class Memory(Buffers):
     """The layers of one session, and its buffers."""
 
-    def __init__(self, session: Handle) -> None:
-        journal = writer_of(session).services.documents
-        self._session, self._working = session, WorkingMemory()
-        self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
-        self._interval = CheckpointInterval(journal, session.key)
+    def __init__(self, writer: Writer) -> None:
+        journal = writer.services.documents
+        self._writer, self._working = writer, WorkingMemory(writer)
+        key = writer.known.key
+        self._own = Internal(journal, COLLECTION, owner=(key.app, key.user))
+        self._interval = CheckpointInterval(journal, key)
 
     @property
     def working(self) -> WorkingMemory:
@@ -86,8 +87,8 @@ class Memory(Buffers):
     @property
     def session(self) -> SessionLayer:
         """Return this session's own memory. Resuming from an older checkpoint takes it back too."""
-        place = own_places(self._session.id)[0]
-        return SessionLayer(self._session, self._own, place, self._interval)
+        place = own_places(self._writer.known.key.id)[0]
+        return SessionLayer(self._writer, self._own, place, self._interval)
 
     @property
     def episodic(self) -> Layer:
@@ -95,7 +96,7 @@ class Memory(Buffers):
 
         A delegated session also sees its parent's episodes (`parent/…`).
         """
-        return self._by_head(lambda head: _episodic(self._session, head))
+        return self._by_head(lambda head: _episodic(self._writer, head))
 
     @property
     def semantic(self) -> Layer:
@@ -103,18 +104,18 @@ class Memory(Buffers):
 
         A delegated session reads what its parent's app knows, and keeps what it writes for itself.
         """
-        key = self._session.key
-        return self._by_head(lambda head: _semantic(self._session, key, head))
+        key = self._writer.known.key
+        return self._by_head(lambda head: _semantic(self._writer, key, head))
 
     @property
     def procedural(self) -> Layer:
         """Return how things are done, by the task that the session's label `task` names."""
-        return self._by_head(lambda head: _procedural(self._session, head))
+        return self._by_head(lambda head: _procedural(self._writer, head))
 
     def _by_head(self, made: Callable[[Head | None], Layer]) -> Layer:
         """A layer whose place the head decides: whom the session works for, or on what."""
-        head = writer_of(self._session).known.maybe_head
-        return UnreadLayer(self._session, made) if head is None else made(head)
+        head = self._writer.known.maybe_head
+        return UnreadLayer(self._writer, made) if head is None else made(head)
 
     def layer(self, name: LayerName) -> WorkingMemory | Layer:
         found: WorkingMemory | Layer = getattr(self, name)
@@ -124,31 +125,39 @@ class Memory(Buffers):
 class WorkingMemory:
     """Memory of the live object: gone with it, and when the session is suspended."""
 
-    def __init__(self) -> None:
-        self._kept: dict[str, Remembered] = {}
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     async def put(self, name: str, value: Any) -> Remembered:
         _check_name(name)
         trip = round_trip(value, msgspec.json.decode)
         plain = settle(value, "the value") if trip is None else trip[1]
-        version = self._kept[name].version + 1 if name in self._kept else 1
-        self._kept[name] = Remembered(name, plain, version)
-        return self._kept[name]
+        if self._writer.working_memory is None:
+            self._writer.working_memory = {}
+        before = self._entries.get(name)
+        entry = Remembered(name, plain, 1 if before is None else before.version + 1)
+        self._writer.working_memory[name] = entry
+        return entry
 
     async def get(self, name: str) -> Any:
         """The value, or None."""
-        found = self._kept.get(name)
-        return None if found is None else found.value
+        entry = self._entries.get(name)
+        return None if entry is None else entry.value
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        return tuple(self._kept[name] for name in sorted(self._kept) if name.startswith(prefix))
+        entries = self._entries
+        return tuple(entries[name] for name in sorted(entries) if name.startswith(prefix))
 
     async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
         """Return the entries that have the most of these words, the best first."""
         return _ranked(await self.list(), text, limit)
 
     def reset(self) -> None:
-        self._kept.clear()
+        self._writer.working_memory = None
+
+    @property
+    def _entries(self) -> Mapping[str, Remembered]:
+        return self._writer.working_memory or {}
 
 
 class Layer:
@@ -158,21 +167,21 @@ class Layer:
     """
 
     def __init__(
-        self, session: Handle, documents: Documents, prefix: str, *, own: bool = False
+        self, writer: Writer, documents: Documents, prefix: str, *, own: bool = False
     ) -> None:
-        self._session, self._documents, self._prefix = session, documents, prefix
+        self._writer, self._documents, self._prefix = writer, documents, prefix
         self._own = own
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
         """Remember a value under a name; an older one stays in its history."""
         _check_name(name)
-        head = await _head_of(self._session)
+        head = await _head_of(self._writer)
         if head is not None and head.phase in TERMINAL:
-            raise SessionEnded(self._session.key, head.phase)
+            raise SessionEnded(self._writer.known.key, head.phase)
         if head is not None and self._own and head.phase in (SUSPENDED, RESUMED):
-            raise SessionSuspended(self._session.key, head.phase)
-        acting = actor or self._session.actor or f"user:{self._session.user}"
-        return self._shown(await self._put(self._prefix + name, value, acting))
+            raise SessionSuspended(self._writer.known.key, head.phase)
+        by = self._writer.acting(actor)
+        return self._shown(await self._put(self._prefix + name, value, by))
 
     async def get(self, name: str) -> Any:
         """The newest value, or None."""
@@ -194,11 +203,8 @@ class Layer:
         if not self._own:
             return await self._documents.put(name, value, actor=actor)
         # Only while the session is there: another under its key would begin with it.
-        uid, put = (
-            writer_of(self._session).known.uid,
-            Put(self._documents, name, value, actor=actor),
-        )
-        held = () if uid is None else (Commit(self._session.key, (), uid=uid),)
+        uid, put = self._writer.known.uid, Put(self._documents, name, value, actor=actor)
+        held = () if uid is None else (Commit(self._writer.known.key, (), uid=uid),)
         _, (document,) = await commit_puts(put.journal, held, (put,))
         return document
 
@@ -211,8 +217,8 @@ class UnreadLayer(Layer):
     """A layer of a session of which this object has read nothing: each verb reads its head first,
     or a child would write to what it may only read."""
 
-    def __init__(self, session: Handle, made: Callable[[Head | None], Layer]) -> None:
-        self._session, self._made = session, made
+    def __init__(self, writer: Writer, made: Callable[[Head | None], Layer]) -> None:
+        self._writer, self._made = writer, made
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
         return await (await self._layer()).put(name, value, actor=actor)
@@ -224,16 +230,16 @@ class UnreadLayer(Layer):
         return await (await self._layer()).list(prefix)
 
     async def _layer(self) -> Layer:
-        return self._made(await _head_of(self._session))
+        return self._made(await _head_of(self._writer))
 
 
 class SessionLayer(Layer):
     """The memory of one session alone. Each entry knows which checkpoint it follows."""
 
     def __init__(
-        self, session: Handle, documents: Documents, prefix: str, interval: CheckpointInterval
+        self, writer: Writer, documents: Documents, prefix: str, interval: CheckpointInterval
     ) -> None:
-        super().__init__(session, documents, prefix, own=True)
+        super().__init__(writer, documents, prefix, own=True)
         self._interval = interval
 
     async def back_to(self, checkpoint: Checkpoint) -> tuple[Put, ...]:
@@ -271,7 +277,7 @@ class SessionLayer(Layer):
         return document
 
     async def _now(self) -> CheckpointInterval:
-        await self._interval.look(writer_of(self._session).known.uid)
+        await self._interval.look(self._writer.known.uid)
         return self._interval
 
 
@@ -279,8 +285,8 @@ class Overlay(Layer):
     """Semantic memory of a delegated session: what is not its own is read from its parent's, and
     nothing is written there."""
 
-    def __init__(self, session: Handle, documents: Documents, prefix: str, head: Head) -> None:
-        super().__init__(session, documents, prefix)
+    def __init__(self, writer: Writer, documents: Documents, prefix: str, head: Head) -> None:
+        super().__init__(writer, documents, prefix)
         self._head = head
 
     async def get(self, name: str) -> Any:
@@ -300,32 +306,32 @@ class Overlay(Layer):
 
     async def _above(self) -> Layer | None:
         """Return what its parent sees, which may be delegated itself; None if it has no parent."""
-        parent = await parent_of(writer_of(self._session).services.documents, self._head)
-        return None if parent is None else _semantic(self._session, parent.key, parent)
+        parent = await parent_of(self._writer.services.documents, self._head)
+        return None if parent is None else _semantic(self._writer, parent.key, parent)
 
 
-def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
+def _semantic(writer: Writer, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
-    journal = writer_of(session).services.documents
+    journal = writer.services.documents
     if head is None or delegation(head.facts) is None:
-        return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
+        return Layer(writer, Internal(journal, COLLECTION), shared_places(key.app)[0])
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
-    return Overlay(session, own, f"own/{name_part(key.id)}/", head)
+    return Overlay(writer, own, f"own/{name_part(key.id)}/", head)
 
 
-def _procedural(session: Handle, head: Head | None) -> Layer:
+def _procedural(writer: Writer, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
-    place = f"{shared_places(session.app)[1]}{name_part(task)}/"
-    return Layer(session, Internal(writer_of(session).services.documents, COLLECTION), place)
+    place = f"{shared_places(writer.known.key.app)[1]}{name_part(task)}/"
+    return Layer(writer, Internal(writer.services.documents, COLLECTION), place)
 
 
-async def _head_of(session: Handle) -> Head | None:
+async def _head_of(writer: Writer) -> Head | None:
     """The head that this object knows, or else the newest; None if there is no session."""
-    known = writer_of(session).known.maybe_head
+    known = writer.known.maybe_head
     if known is not None:
         return known
     with suppress(SessionNotFound):
-        return (await writer_of(session).journal.store.load(session.key, tail=0, scopes=False)).head
+        return (await writer.journal.store.load(writer.known.key, tail=0, scopes=False)).head
     return None
 
 
@@ -333,9 +339,9 @@ class Episodes(Layer):
     """Episodes: this session's own, and those that completed sessions left."""
 
     def __init__(
-        self, session: Handle, documents: Documents, prefix: str, child: Head | None = None
+        self, writer: Writer, documents: Documents, prefix: str, child: Head | None = None
     ) -> None:
-        super().__init__(session, documents, prefix, own=True)
+        super().__init__(writer, documents, prefix, own=True)
         self._child = child  # the session itself, if it is delegated
 
     async def get(self, name: str) -> Any:
@@ -364,25 +370,25 @@ class Episodes(Layer):
 
     async def _above(self) -> Layer | None:
         """The parent's own episodes, which are read only; None if nobody is its parent."""
-        journal = writer_of(self._session).services.documents
+        journal = self._writer.services.documents
         parent = None if self._child is None else await parent_of(journal, self._child)
         if parent is None:
             return None
         theirs = Internal(journal, COLLECTION, owner=(parent.key.app, parent.key.user))
-        return Layer(self._session, theirs, f"episodic/{name_part(parent.key.id)}/")
+        return Layer(self._writer, theirs, f"episodic/{name_part(parent.key.id)}/")
 
 
-def _episodic(session: Handle, head: Head | None) -> Episodes:
-    journal, prefix = writer_of(session).services.documents, f"episodic/{name_part(session.id)}/"
-    own = Internal(journal, COLLECTION, owner=(session.app, session.user))
+def _episodic(writer: Writer, head: Head | None) -> Episodes:
+    journal, prefix = writer.services.documents, f"episodic/{name_part(writer.known.key.id)}/"
+    own = Internal(journal, COLLECTION, owner=(writer.known.key.app, writer.known.key.user))
     is_child = head is not None and delegation(head.facts) is not None
-    return Episodes(session, own, prefix, head if is_child else None)
+    return Episodes(writer, own, prefix, head if is_child else None)
 
 
-async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
+async def promotions(writer: Writer, actor: str) -> tuple[Put, ...]:
     """The puts that let other sessions of the user see what happened in this one."""
-    layer = _episodic(session, None)
-    place = f"{PROMOTED}{name_part(session.id)}/"
+    layer = _episodic(writer, None)
+    place = f"{PROMOTED}{name_part(writer.known.key.id)}/"
     return tuple(
         [
             Put(layer._documents, place + each.name, each.value, actor=actor)

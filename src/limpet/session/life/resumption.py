@@ -92,7 +92,7 @@ class ResumptionStep(msgspec.Struct, frozen=True):
 
 
 class Briefing(msgspec.Struct, frozen=True):
-    """What a resumed session begins with. `str(briefing)` is the text for a system prompt."""
+    """The briefing of a resumed session. `str(briefing)` is the text for a system prompt."""
 
     role: str | None = None
     state: Mapping[str, Any] = EMPTY
@@ -330,7 +330,7 @@ class ResumptionRun:
     @property
     def _registry(self) -> ToolRegistry | None:
         """The tools that were given, or else those of the app."""
-        policy = writer_of(self._session).services.lifecycles.of(self._session.app)
+        policy = writer_of(self._session).services.lifecycle(self._session.app)
         registry: ToolRegistry | None = self._of.tools or policy.tools
         return registry
 
@@ -345,9 +345,9 @@ class ResumptionRun:
         for name in LAYERS if self._of.memory is None else self._of.memory:
             if name not in LAYERS:
                 raise InvalidInput(f"there is no layer {name!r}. Name some of {', '.join(LAYERS)}.")
-            found = await memory.layer(name).list()
-            self._memory[name] = len(found)
-            self._remembered[name] = found[:ENTRIES_MAX]
+            entries = await memory.layer(name).list()
+            self._memory[name] = len(entries)
+            self._remembered[name] = entries[:ENTRIES_MAX]
         self._role = await role_of(self._of.role, self._session)
         return summary(self._memory)
 
@@ -364,8 +364,8 @@ class ResumptionRun:
             checksum=self._checksum,
             plan=of.plan,
         )
-        if found := await failures(session, head, restored):
-            raise SessionIntegrity(session.key, found)
+        if reasons := await failures(session, head, restored):
+            raise SessionIntegrity(session.key, reasons)
         return f"{CHECKS} checks passed"
 
     # --- the record ----------------------------------------------------------------------------
@@ -435,15 +435,13 @@ class ResumptionRun:
 
 async def role_of(role: Role | None, session: Session[Any]) -> str | None:
     """The text of a role policy. Raises InvalidInput if it is none."""
-    found: Any = role
+    text: Any = role
     if callable(role):
-        found = role(session)
-        found = await found if isawaitable(found) else found
-    if found is not None and not isinstance(found, str):
-        raise InvalidInput(
-            f"role is a text or a function that returns one, not {described(found)}."
-        )
-    return found
+        text = role(session)
+        text = await text if isawaitable(text) else text
+    if text is not None and not isinstance(text, str):
+        raise InvalidInput(f"role is a text or a function that returns one, not {described(text)}.")
+    return text
 
 
 def tokens_left(facts: Facts, tokens: int | None) -> int | None:
@@ -491,8 +489,8 @@ class Retrieval:
             async with room:
                 return await self._one(query)
 
-        found = await asyncio.gather(*[one(query) for query in queries])
-        return {id_of(e.query): e for e in found if e is not None}
+        entries = await asyncio.gather(*[one(query) for query in queries])
+        return {id_of(e.query): e for e in entries if e is not None}
 
     async def _one(self, query: Any) -> Evidence | None:
         name = sha256(canonical(query)).hexdigest()
@@ -559,7 +557,7 @@ class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
 
 async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str, ...]:
     """Return why the session must not go on; each reason begins with the name of its check."""
-    found = (
+    reasons = (
         _checksum(session, restored.checksum),
         _schema(session, head),
         _tools(head, restored.tools),
@@ -567,7 +565,7 @@ async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str
         await _plan(session, restored.plan),
         await _children(session, head),
     )
-    return tuple([reason for reason in found if reason is not None])
+    return tuple([reason for reason in reasons if reason is not None])
 
 
 def _checksum(session: Handle, wanted: str | None) -> str | None:

@@ -98,6 +98,7 @@ class Swept(msgspec.Struct, frozen=True):
     archived: int = 0
     moves: int = 0  # that were interrupted, and are finished now
     removed: int = 0  # sessions whose rows went here, some time after they had moved
+    expired: int = 0  # items of memories whose time had come
 
     def __str__(self) -> str:
         counts = [f"{getattr(self, name)} {name}" for name in self.__struct_fields__[:5]]
@@ -105,6 +106,7 @@ class Swept(msgspec.Struct, frozen=True):
         counts += [f"{plural(self.moves, 'move')} finished"] if self.moves else []
         counts += [f"{self.removed} that had moved removed"] if self.removed else []
         counts += [f"{self.evicted} events evicted"] if self.evicted else []
+        counts += [f"{self.expired} items expired"] if self.expired else []
         return ", ".join([*counts, f"{len(self.failed)} failed"])
 
 
@@ -136,7 +138,7 @@ class Sweep:
             for start in range(0, len(keys), AT_ONCE):
                 await self._several(keys[start : start + AT_ONCE])
         if self._within is not None:
-            return self._report(more=more, evicted=0)
+            return self._report(more=more)
         # Not before: an archive that does not answer would keep those waiting whose time has come.
         tried = {each.key for each in self._failed}
         for key, error in await finish_all(self._services, self._session, tried=tried):
@@ -144,8 +146,12 @@ class Sweep:
         self._moves, unfinished = await finish_moves(self._services)
         for key, error in unfinished:
             self._fail(key, error)
+        from limpet.session.runs.promotion import expire_items
+
         evicted, more_events = await evict(self._journal, limit)
-        return self._report(more=more or more_events, evicted=evicted.events)
+        expired, more_items = await expire_items(self._services, limit)
+        more = more or more_events or more_items
+        return self._report(more=more, evicted=evicted.events, expired=expired)
 
     async def _several(self, keys: tuple[Key, ...]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -200,7 +206,7 @@ class Sweep:
             events = ("timeout", "terminate")
         more: dict[str, Any] = {}
         if why == "idle":
-            policy = self._services.lifecycles.of(head.key.app)
+            policy = self._services.lifecycle(head.key.app)
             more = {"resumes": policy.resume_on_input}
         await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
         self._services.metrics.record(f"session.{_TRACES[why]}", session=head.key)
@@ -208,7 +214,7 @@ class Sweep:
 
     def _seconds(self, app: str) -> float:
         """Return the lease time of a session: long enough for every hook of its app."""
-        policy = self._services.lifecycles.of(app)
+        policy = self._services.lifecycle(app)
         hooks = len(policy.compensate) + len(policy.cleanup)
         return LEASE_SECONDS + hooks * policy.cleanup_seconds
 
@@ -230,10 +236,16 @@ class Sweep:
 
         return Session(self._services, key, actor=ACTOR, lease=lease, untyped=True)
 
-    def _report(self, *, more: bool, evicted: int) -> Swept:
+    def _report(self, *, more: bool, evicted: int = 0, expired: int = 0) -> Swept:
         counts = {name: n for name, n in self._counts.items() if name != "nothing"}
-        failed = tuple(self._failed)
-        return Swept(**counts, failed=failed, more=more, evicted=evicted, moves=self._moves)
+        return Swept(
+            **counts,
+            failed=tuple(self._failed),
+            more=more,
+            evicted=evicted,
+            expired=expired,
+            moves=self._moves,
+        )
 
 
 def overdue(head: Head, now_us: int) -> Deadline | None:

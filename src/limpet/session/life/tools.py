@@ -32,8 +32,9 @@ from limpet.errors import (
 from limpet.model import EMPTY, DefaultActor, Fact, Facts, Key, Lease, described, name_part
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.migrations import SchemaVersion
+from limpet.session.arguments import check_lease_seconds
 from limpet.session.documents import Internal
-from limpet.session.life.lifecycle_policy import call_function
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
 from limpet.session.writer import Handle, writer_of
 from limpet.store.clock import steady_ns
@@ -441,6 +442,51 @@ class ToolLocks:
         """Return the lock's name, by the tool that is really used, which may be a substitute."""
         used = tools_in(self._session.head.facts).get(tool, EMPTY).get("as", tool)
         return f"{name_part(self._session.app)}/{name_part(used)}"
+
+
+class SessionTools:
+    """The tools that a session has bound: `s.tools`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Handle) -> None:
+        self._session = session
+
+    @property
+    def bound(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the bound tools by name: version, required, permission and so on."""
+        return tools_in(writer_of(self._session).known.head.facts)
+
+    async def bind(
+        self,
+        registry: ToolRegistry,
+        *names: str,
+        actor: str | None = None,
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Bind these tools of a registry, or all of them; they replace what was bound.
+
+        From then on the turns of this session use these tools and no others. Raises
+        RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional tools
+        that cannot be bound are left out, and bound when they are there again.
+        """
+        check_bindable(registry, names)
+        await writer_of(self._session).load(tail=20)
+        tools = {name: registry.resolve(name) for name in names or registry.names}
+        wanted = {name: {} if tool is None else tool.binding for name, tool in tools.items()}
+        bound = await bind(registry, wanted, self._session)
+        by = writer_of(self._session).actor_or_none(actor) or LIFECYCLE_ACTOR
+        await self._session.record(bound.fact, actor=by)
+        return self.bound
+
+    async def lock(self, name: str, *, seconds: float = 30) -> Lease:
+        """Hold an exclusive tool, until the lease ends, is released, or the session is suspended.
+
+        Give it back with lp.work.release(lease). Raises ToolLocked if another session holds it.
+        """
+        if not self.bound.get(name, {}).get("exclusive"):
+            raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
+        locks = ToolLocks(self._session)
+        return await locks.lock(name, check_lease_seconds(seconds))
 
 
 def _is_compatible(version: SchemaVersion, wanted: SchemaVersion) -> bool:

@@ -25,9 +25,10 @@ from limpet.errors import (
     SchemaViolation,
     SessionArchived,
     SessionConflict,
+    SessionError,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, DefaultActor, Fact, Fold, Head, Lease
+from limpet.model import EMPTY, Event, Fact, Fold, Head, Lease, Prepared
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -46,13 +47,18 @@ from limpet.model.facts.phases import (
     transition,
 )
 from limpet.model.facts.running import endings
+from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.runs import status_changed
+from limpet.model.facts.running.setup import tools_in
+from limpet.model.facts.running.spawned import children_open, is_spawned
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.life.lifecycle_policy import (
     CLEANUP,
+    LIFECYCLE_ACTOR,
     Function,
     Lifecycle,
     Transition,
@@ -61,13 +67,12 @@ from limpet.session.life.lifecycle_policy import (
     refusal,
 )
 from limpet.session.life.memory import promotions
-from limpet.session.life.tools import binding
+from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
-from limpet.session.retrying import is_not_about_the_version, retrying
+from limpet.session.runs.delegation import SpawnedEnd
 from limpet.session.runs.runs import status_at
-from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
+from limpet.session.writer import Handle, Writer, writer_of
 
-LIFECYCLE_ACTOR: Final = DefaultActor("system:lifecycle")
 _TAIL: Final = 20
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
@@ -145,7 +150,7 @@ class PhaseChange:
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
-        self._policy = writer_of(session).services.lifecycles.of(session.app)
+        self._policy = writer_of(session).services.lifecycle(session.app)
         self._rewinds = rewinds
         self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
         self._bound: Fact | None = None
@@ -184,9 +189,13 @@ class PhaseChange:
         facts = [moves[0], *self._recorded_between(), *moves[1:]]
         if (status := self._status_changed(steps[-1])) is not None:
             facts.insert(-1, status)
-        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
         puts = (*self._puts, *await self._promotions(steps[0]))
-        if self._rewinds is None:
+        end = await self._spawned_end(steps[-1])
+        facts += [] if end is None else end.own
+        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
+        if end is not None:
+            events = await self._end_spawned(end, drafts, version, puts)
+        elif self._rewinds is None:
             events = await writer.commit(drafts, version, release=self._release, puts=puts)
         else:  # its fields are those of its class, as the log has them
             events = await writer.commit(
@@ -197,13 +206,54 @@ class PhaseChange:
                 release=self._release,
                 puts=puts,
             )
-        moved = [event for event, fact in zip(events, facts, strict=True) if fact in moves]
+        moved = [event for event, fact in zip(events, facts, strict=False) if fact in moves]
         if self._release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
             structs.replace(step, event=event, side_effects=self._performed(step))
             for step, event in zip(steps, moved, strict=True)
         )
+
+    async def _spawned_end(self, step: Transition) -> SpawnedEnd | None:
+        """Return what a spawned child tells its parent, in the commit in which it ends."""
+        writer = writer_of(self._session)
+        head = writer.known.head
+        if step.phase not in endings.ENDED or not is_spawned(head.facts):
+            return None
+        if children_in(head.facts):
+            return None  # a worker ends them first, and tells the parent then
+        if step.phase == COMPLETED:
+            end = {"stop_reason": "end_turn", "output": await self._output()}
+        else:
+            end = {"stop_reason": "terminated", "summary": step.reason or step.name}
+        said = {name: value for name, value in end.items() if value is not None}
+        return SpawnedEnd.of(writer.journal, head, said, self._actor or LIFECYCLE_ACTOR)
+
+    async def _end_spawned(
+        self, end: SpawnedEnd, drafts: tuple[Prepared, ...], version: int, puts: tuple[Put, ...]
+    ) -> tuple[Event, ...]:
+        """Record its end and what its parent learns of it; its end alone if the parent is gone."""
+        writer, release = writer_of(self._session), self._release
+        try:
+            return await writer.commit(
+                drafts, version, release=release, puts=puts, beside=(end.beside,)
+            )
+        except SessionError as error:
+            if not end.is_refused_by_parent(error):
+                raise
+        alone = drafts[: len(drafts) - len(end.own) + len(end.own_alone)]
+        return await writer.commit(alone, version, release=release, puts=puts)
+
+    async def _output(self) -> Any:
+        """Return the output that it is completed with, else the last message of the agent."""
+        if "output" in self._more:
+            return self._more["output"]
+        writer = writer_of(self._session)
+        said = await writer.journal.store.read(
+            self._session.key, after=0, limit=1, reverse=True, types=("agent.message",)
+        )
+        data = EMPTY if not said or said[0].data is None else said[0].data
+        return data.get("text", data.get("content"))
 
     def _recorded_between(self) -> tuple[Fact, ...]:
         """Return what goes right after the first event: a rewind, then tools that were bound."""
@@ -226,7 +276,7 @@ class PhaseChange:
         """A completed session's episodes become the user's, in the same commit."""
         if "promote_memory" not in step.side_effects:
             return ()
-        return await promotions(self._session, self._actor or LIFECYCLE_ACTOR)
+        return await promotions(writer_of(self._session), self._actor or LIFECYCLE_ACTOR)
 
     def _fact(self, step: Transition, *, first: bool) -> Fact:
         more = dict(self._more) if first else {}
@@ -292,6 +342,8 @@ class PhaseChange:
                     f"checkpoint {error.number} cannot be trusted ({error.reason}); "
                     "lp.resume(key, fallback=True) goes on from one that can"
                 )
+        if self._policy.tools is None:
+            return None
         try:
             self._bound = await binding(self._policy.tools, self._session)
         except (RequiredToolUnavailable, ToolAuthorizationFailed) as error:
@@ -317,11 +369,12 @@ class PhaseChange:
     async def _after(self, step: Transition) -> None:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
         if step.phase not in (INIT, ACTIVE, RESUMED):
-            await upkeep_of(self._session).release()
+            writer_of(self._session).working_memory = None
+            await self._release_tools()
         if step.phase == SUSPENDED:
             self._signal()
         if "initialize_memory" in step.side_effects:
-            upkeep_of(self._session).begin_memory()
+            writer_of(self._session).working_memory = None
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return
@@ -337,6 +390,12 @@ class PhaseChange:
             except LimpetError as failure:  # the transition stands all the same
                 text = "hook failure not recorded: session=%s code=%s"
                 SESSION.warning(text, self._session.key, failure.code)
+
+    async def _release_tools(self) -> None:
+        """Release the exclusive tools of a session that stops working."""
+        bound = tools_in(self._session.head.facts)
+        if any(kept.get("exclusive") for kept in bound.values()):
+            await ToolLocks(self._session).release_all()
 
     def _signal(self) -> None:
         """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""
@@ -385,11 +444,11 @@ async def resume_on_input(session: Handle) -> None:
 
 def open_children(facts: Any, step: Transition) -> str | None:
     """Return why a parent cannot complete yet: children that have not ended."""
-    children = facts.get("children") if step.name == "complete" else None
-    if not children:
+    number = children_open(facts) if step.name == "complete" else 0
+    if not number:
         return None
-    names = ", ".join(list(children)[:5])
-    return f"{len(children)} of its children have not ended: {names}"
+    names = ", ".join(list(children_in(facts))[:5])
+    return f"{number} of its children have not ended" + (f": {names}" if names else "")
 
 
 def unfinished_duty(facts: Any, step: Transition) -> str | None:

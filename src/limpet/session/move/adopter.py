@@ -25,7 +25,7 @@ from limpet.model.adopt import adopted
 from limpet.model.chain import body_digest
 from limpet.model.facts.creation import created
 from limpet.model.facts.documents import copied, names_key
-from limpet.model.facts.phases import check_present
+from limpet.model.head import check_present
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import ChainedEvent, Committed, Names, Owner, Query, Records

@@ -201,7 +201,7 @@ class Arrivals(Adopter):
                 raise ArrivalRefused("capacity", detail)
         for version in needs.schemas if policy.schema is not None else ():
             _check_schema(version, str(policy.schema))
-        tools = tools or self._services.lifecycles.of(needs.app).tools
+        tools = tools or self._services.lifecycle(needs.app).tools
         for name, version in needs.tools.items() if tools is not None else ():
             assert tools is not None
             if tools.resolve(name, version) is None:

@@ -51,9 +51,12 @@ from limpet.model.facts.moves import (
 from limpet.model.facts.phases import is_stub
 from limpet.model.facts.relations import key_in
 from limpet.model.facts.running.setup import tools_in
+from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED, spawned_in
 from limpet.model.facts.shares import SHARED, UNSHARED, shares_in, unshared
 from limpet.model.keys import ARRIVALS, DEPARTURES
+from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Internal, Put, commit_puts
+from limpet.session.journal import Journal, Tries
 from limpet.session.move.adopter import (
     PIECE_EVENTS,
     Newest,
@@ -89,14 +92,12 @@ from limpet.session.move.attachments import (
 )
 from limpet.session.move.bundle import zstd_module
 from limpet.session.move.transfer import missing
-from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import head_of
 from limpet.store.leases import Leases
 from limpet.store.pages import each_head, head_pages
 from limpet.store.protocol import ChainedEvent, Check, Exchange, Progress, Query, Standing, plural
 
 if TYPE_CHECKING:
-    from limpet.session.journal import Journal
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.nodes import Nodes
     from limpet.session.services import Services
@@ -337,7 +338,8 @@ class Mover:
         what is known then. Raises ArrivalRefused."""
         keys = [each.key for each in members]
         for each in members:
-            if left := [key for key in kin_of(each.head.facts) if key not in keys]:
+            kin = await _kin(self._journal, each.head)
+            if left := [key for key in kin if key not in keys]:
                 detail = f"{each.key} works with {left[0]}. Move them together with limpet drain"
                 raise ArrivalRefused("family", detail)
         for each in members:
@@ -941,8 +943,30 @@ async def _family(journal: Journal, key: Key) -> tuple[Key, ...]:
         away = departure(head.facts)
         if away is not None and (left := family_in(away)):
             return left
-        for relative in kin_of(head.facts):
+        for relative in await _kin(journal, head):
             if relative not in family:
                 family.append(relative)
                 waiting.append(relative)
     return tuple(family)
+
+
+async def _kin(journal: Journal, head: Head) -> tuple[Key, ...]:
+    """Return the sessions that work with this one; of spawned children its head has a number, and
+    its log says which they are."""
+    kin = kin_of(head.facts)
+    if not spawned_in(head.facts):
+        return kin
+    spawned: dict[Key, None] = {}
+    after, types = head.floor, (CHILD_SPAWNED, CHILD_DONE)
+    while page := await journal.store.read(
+        head.key, after=after, limit=PAGE_MAX, reverse=False, types=types
+    ):
+        for event in page:
+            data = event.data or {}
+            child = Key(data["app"], data["user"], data["child"])
+            if event.type == CHILD_SPAWNED:
+                spawned[child] = None
+            else:
+                spawned.pop(child, None)
+        after = page[-1].seq
+    return (*kin, *spawned)

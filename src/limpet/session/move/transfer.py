@@ -47,6 +47,7 @@ from limpet.model.facts.phases import archive_place, is_stub
 from limpet.model.keys import ARCHIVING, AUDIT, AUDIT_NAMES, MOVING
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
+from limpet.session.journal import Tries
 from limpet.session.life.memory import MEMORY_APP, shared_places
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -72,7 +73,6 @@ from limpet.session.move.attachments import (
     pinning_commits,
     records_beside,
 )
-from limpet.session.retrying import Tries
 from limpet.session.services import Services
 from limpet.store.pages import each_head, head_pages
 from limpet.store.protocol import Committed, Loaded, Names, Owner, Progress, Query, plural

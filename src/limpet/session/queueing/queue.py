@@ -50,7 +50,7 @@ Send: TypeAlias = Callable[[Sequence[Commit]], Awaitable[tuple[Committed, ...]]]
 
 
 class Writes(Protocol):
-    """What the queue needs of the object that an event was appended through: a Writer."""
+    """The object that an event was appended through, as the queue needs it: a Writer."""
 
     def terms(self) -> object | None:
         """Write conditions; two handles share a commit only if these are equal. None: never."""
@@ -128,7 +128,7 @@ class _Part:
 
 
 class _Waiting:
-    """What waits of one session, and why it cannot be recorded, if it was tried."""
+    """The queued events of one session, and why they cannot be recorded, if that was tried."""
 
     __slots__ = ("error", "key", "parts")
 

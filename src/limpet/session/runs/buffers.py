@@ -21,11 +21,11 @@ from limpet.model.facts.running.memory import (
     version_in,
 )
 from limpet.model.limits import PAGE_MAX
-from limpet.session.arguments import check_actor, check_expect, check_limit
+from limpet.session.arguments import check_expect, check_limit
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.point_in_time import head_now
-from limpet.session.retrying import retrying
-from limpet.session.writer import Handle, writer_of
+from limpet.session.journal import retrying
+from limpet.session.writer import Writer
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -49,18 +49,18 @@ class BufferInfo(msgspec.Struct, frozen=True):
 class Buffer:
     """One buffer of one session."""
 
-    def __init__(self, session: Handle, name: BufferName) -> None:
-        self._session, self.name = session, name
+    def __init__(self, writer: Writer, name: BufferName) -> None:
+        self._writer, self.name = writer, name
 
     def __repr__(self) -> str:
-        return f"<limpet.Buffer {self.name} of {self._session.key}>"
+        return f"<limpet.Buffer {self.name} of {self._writer.known.key}>"
 
     async def read(self, version: int | None = None) -> Note | None:
         """The newest version, or this one; None if there is none such. Read from the store."""
         if version is not None and type(version) is not int:
             wanted = "version is that of a note, a number from 1"
             raise InvalidInput(f"{wanted}, not {described(version)}.")
-        newest, seq = version_in((await head_now(writer_of(self._session))).facts, self.name)
+        newest, seq = version_in((await head_now(self._writer)).facts, self.name)
         if version is None or version == newest:
             return await self._at(seq, newest) if seq else None
         for note in await self._versions(newest, None, down_to=version):
@@ -84,13 +84,12 @@ class Buffer:
         the wake that it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
-        writer = writer_of(self._session)
-        (event,) = await writer.commit(
-            (writer.journal.prepare(traced(fact, trace), self._by(actor)),)
-        )
+        writer = self._writer
+        prepared = writer.journal.prepare(traced(fact, trace), writer.acting(actor))
+        (event,) = await writer.commit((prepared,))
         version, seq = version_in(writer.known.head.facts, self.name)
         if event.seq == seq:
-            return _note(self._session, event, version)
+            return _note(self._writer, event, version)
         return (await self._versions(version, None, of=event.seq))[-1]  # of a repeat
 
     async def append(
@@ -118,21 +117,21 @@ class Buffer:
 
     async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
         """The newest versions, the newest first."""
-        newest, _ = version_in((await head_now(writer_of(self._session))).facts, self.name)
+        newest, _ = version_in((await head_now(self._writer)).facts, self.name)
         return tuple(await self._versions(newest, check_limit(limit)))
 
     async def _at(self, seq: int, version: int) -> Note:
-        store, key = writer_of(self._session).journal.store, self._session.key
+        store, key = self._writer.journal.store, self._writer.known.key
         events = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
         if not events or events[0].seq != seq:
             raise SessionCorrupt(key, f"event {seq} is missing")
-        return _note(self._session, events[0], version)
+        return _note(self._writer, events[0], version)
 
     async def _versions(
         self, newest: int, limit: int | None, *, of: int = 0, down_to: int = 1
     ) -> list[Note]:
         """Versions from the newest on, down to one version or one event."""
-        store, key = writer_of(self._session).journal.store, self._session.key
+        store, key = self._writer.journal.store, self._writer.known.key
         notes: list[Note] = []
         before, version = 0, newest
         while version >= down_to and (limit is None or len(notes) < limit):
@@ -142,21 +141,17 @@ class Buffer:
             if not page:
                 break
             for event in [e for e in page if e.data is not None and e.data["name"] == self.name]:
-                notes.append(_note(self._session, event, version))
+                notes.append(_note(self._writer, event, version))
                 version -= 1
                 if event.seq == of or version < down_to or len(notes) == limit:
                     return notes
             before = page[-1].seq
         return notes
 
-    def _by(self, actor: str | None) -> str:
-        acting = self._session.actor if actor is None else check_actor(actor)
-        return acting or f"user:{self._session.user}"
 
-
-def _note(session: Handle, event: Event, version: int) -> Note:
+def _note(writer: Writer, event: Event, version: int) -> Note:
     if event.data is None or "value" not in event.data:
-        raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
+        raise SessionCorrupt(writer.known.key, f"event {event.seq} cannot be read")
     return Note(event.data["name"], event.data["value"], version, event.at, event.actor)
 
 
@@ -176,30 +171,30 @@ def _join(name: str, value: Any, more: str | list[Any]) -> Any:
 class Buffers:
     """The buffers of one session: a part of its memory."""
 
-    _session: Handle
+    _writer: Writer
 
     @property
     def session_state(self) -> Buffer:
         """Where the session stands, as its agent noted it; with a version."""
-        return Buffer(self._session, "session_state")
+        return Buffer(self._writer, "session_state")
 
     @property
     def working_buffer(self) -> Buffer:
         """The agent's notes on its current work; with a version."""
-        return Buffer(self._session, "working_buffer")
+        return Buffer(self._writer, "working_buffer")
 
     @property
     def shell_state(self) -> Buffer:
         """The state that a harness keeps of its shell. The tools of an agent only read it."""
-        return Buffer(self._session, "shell_state")
+        return Buffer(self._writer, "shell_state")
 
     async def buffers(self) -> tuple[BufferInfo, ...]:
         """List what can be read: checkpoint, shell_state, session_state, working_buffer.
 
         The version of `checkpoint` is the number of the newest one.
         """
-        head = await head_now(writer_of(self._session))
-        kept = store_checkpoints(writer_of(self._session).journal).kept(self._session.key)
+        head = await head_now(self._writer)
+        kept = store_checkpoints(self._writer.journal).kept(self._writer.known.key)
         numbers = [each.number for each in await kept.read(head.uid)]
         infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
         for name in BUFFERS:

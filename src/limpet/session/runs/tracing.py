@@ -30,7 +30,7 @@ class TracedPart(msgspec.Struct, frozen=True):
 
 
 class PartNotes(msgspec.Struct):
-    """What is learned of a part while it runs."""
+    """Notes on a part, taken while it runs."""
 
     model: str | None = None
     provider: str | None = None

@@ -19,8 +19,9 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
 from limpet.session.keys import StoreKeys
-from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.life.lifecycle import SessionLifecycle
 from limpet.session.life.memory import Layer, Memory, WorkingMemory
+from limpet.session.life.tools import SessionTools
 from limpet.session.limpet import App, Limpet, journal_of
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.adopter import Adopter, Newest
@@ -143,6 +144,20 @@ def blocking_with_session(
     verb: Callable[Concatenate[Any, Session[Any], P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
     """Return a verb whose first argument is a session, without await."""
+    return without_await(verb)
+
+
+def opening_child(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], SyncSession[Q]]:
+    """Return a verb that gives a child of a session or key, without await."""
+    return without_await(verb)
+
+
+def blocking_with_parent(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session or a key, without await."""
     return without_await(verb)
 
 
@@ -475,6 +490,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     arrivals = blocking(StorePolicies.arrivals)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
+    promotion = blocking(StorePolicies.promotion)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -563,6 +579,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     session = handle(Limpet.session)
     app = bound_app(Limpet.app)
     graph = blocking(Limpet.graph)
+    spawn = opening_child(Limpet.spawn)
+    wait_for_children = blocking_with_parent(Limpet.wait_for_children)
     list = blocking(Limpet.list)
     inbox = blocking(Limpet.inbox)
     status = blocking(Limpet.status)
@@ -589,6 +607,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     export_audit = blocking(Limpet.export_audit)
     learnings = blocking(Limpet.learnings)
     promote = blocking(Limpet.promote)
+    propose = blocking(Limpet.propose)
+    proposals = blocking(Limpet.proposals)
+    decide = blocking(Limpet.decide)
+    recall = blocking(Limpet.recall)
+    withdraw = blocking(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(

@@ -120,7 +120,7 @@ class MigrationOutcome(msgspec.Struct, frozen=True):
 
 
 class MigrationPlan(msgspec.Struct, frozen=True):
-    """What becomes of every session on the way to `target`; `applied`: what became of it."""
+    """The fate of every session on the way to `target`; with `applied`, what became of it."""
 
     target: str
     applied: bool

@@ -71,7 +71,7 @@ class Typed(Upgrade, Generic[S]):
         return field_policies(self.of)
 
     def trust(self) -> None:
-        """What is stored was made by this class just now."""
+        """Note that this class has just made what is stored."""
         self._proven = True
 
     def fresh(self, fields: FrozenDict) -> S:

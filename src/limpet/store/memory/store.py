@@ -200,14 +200,14 @@ class MemoryStore(Leasing):
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         kept = self._living(key)
         room = PageBytes()
-        found: list[ChainedEvent] = []
+        events: list[ChainedEvent] = []
         for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
             rec = kept.own(seq)
-            found.append(ChainedEvent(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
+            events.append(ChainedEvent(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
             room.used += len(rec.raw)
-            if len(found) == limit or room.full:
+            if len(events) == limit or room.full:
                 break
-        return tuple(found)
+        return tuple(events)
 
     async def base(self, key: Key) -> Base | None:
         return self._living(key).base
@@ -216,8 +216,8 @@ class MemoryStore(Leasing):
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
         self._check_open()
-        found = {of[:2] for of in self._scopes if app in (None, of[0])}
-        return tuple(sorted(owner for owner in found if after is None or owner > after)[:limit])
+        owners = {of[:2] for of in self._scopes if app in (None, of[0])}
+        return tuple(sorted(owner for owner in owners if after is None or owner > after)[:limit])
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         self._check_open()
@@ -228,20 +228,20 @@ class MemoryStore(Leasing):
     ) -> tuple[Event, ...]:
         kept = self._present(key)
         seqs = range(min(before - 1, kept.fold.head.version), after, -1)
-        found = (seq for seq in seqs if _names(kept, seq, name))
-        return page(kept.sized(seq) for seq in islice(found, limit))
+        naming = (seq for seq in seqs if _names(kept, seq, name))
+        return page(kept.sized(seq) for seq in islice(naming, limit))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
         kept, last = self._present(key), self._last_us()
-        found = {name: self._since(kept, key, seq, name, last) for name in names}
-        return {name: since for name, since in found.items() if since is not None}
+        by_name = {name: self._since(kept, key, seq, name, last) for name in names}
+        return {name: since for name, since in by_name.items() if since is not None}
 
     def _last_us(self) -> dict[str, int | None]:
         """When the sessions whose logs are gone were last written to, by uid; None: they are not
         gone. Of one that was erased nobody knows."""
         ended = [log.fold.head for logs in self._deleted.values() for log in logs]
-        found: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
-        return found | {log.fold.head.uid: None for log in self._kept.values()}
+        uids: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
+        return uids | {log.fold.head.uid: None for log in self._kept.values()}
 
     def _since(
         self, kept: MemoryLog, key: Key, seq: int, name: str, last: Mapping[str, int | None]
@@ -307,13 +307,13 @@ class MemoryStore(Leasing):
         start = cursors.read_position(after, 1)[0]
         if start > len(self._feed):
             raise PositionUnknown(after)
-        found: dict[Key, int] = {}
+        sessions: dict[Key, int] = {}
         for row, of, seq in self._feed[start:]:
             kept = self._kept.get(of)
             if kept is not None and kept.row == row and kept.is_hot(seq):
-                found[of] = max(seq, found.get(of, 0))
+                sessions[of] = max(seq, sessions.get(of, 0))
         end = cursors.write_position(len(self._feed))
-        return Touched(found, end, more=False, whole=True, ended=str(self._ended))
+        return Touched(sessions, end, more=False, whole=True, ended=str(self._ended))
 
     async def position(self) -> str:
         self._check_open()
@@ -359,13 +359,13 @@ class MemoryStore(Leasing):
         return True
 
     async def _exchange(self, each: Exchange) -> bool:
-        fence, found = 0, self._kept.get(each.key)
+        fence, log = 0, self._kept.get(each.key)
         if each.at is not None:
-            if found is None or not self._stands(each.key, each.at):
+            if log is None or not self._stands(each.key, each.at):
                 return False
-            fence = found.fold.head.fence
+            fence = log.fold.head.fence
             await self.delete(each.key, ending="moved")
-        elif found is not None:
+        elif log is not None:
             return False
         if each.by is None:
             return True
@@ -529,8 +529,8 @@ def _page_of_heads(
 ) -> tuple[tuple[Head, ...], str | None]:
     """The heads of one page, and where the next begins."""
     by_key = query.order == "key" or query.deleted
-    found = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
-    met, last = walk(found, lambda place: _passes(place[2], query), limit)
+    places = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
+    met, last = walk(places, lambda place: _passes(place[2], query), limit)
     heads = tuple([head for _, _, head in met])
     if last is None:
         return heads, None
@@ -540,23 +540,23 @@ def _page_of_heads(
 
 def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
     """The range of the order's index that a page begins in."""
-    found = sorted((_mark(head, query), row, head) for row, head in rows if _ranges(head, query))
+    places = sorted((_mark(head, query), row, head) for row, head in rows if _ranges(head, query))
     if query.reverse:
-        found.reverse()
+        places.reverse()
     if cursor is not None:
         at = cursors.read(cursor, query)
-        found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
-    return found
+        places = [f for f in places if (f[:2] < at if query.reverse else f[:2] > at)]
+    return places
 
 
 def _by_key(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
     """In the order of their keys; those deleted under one key in the order of their rows."""
     owned = [(head.key, row, head) for row, head in rows if _matches_owner(head, query)]
-    found = sorted(owned, reverse=query.reverse, key=lambda place: place[:2])
+    places = sorted(owned, reverse=query.reverse, key=lambda place: place[:2])
     if cursor is not None:
         at: tuple[Key, int] = cursors.read_key(cursor, query)
-        found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
-    return [(0, row, head) for _, row, head in found]
+        places = [f for f in places if (f[:2] < at if query.reverse else f[:2] > at)]
+    return [(0, row, head) for _, row, head in places]
 
 
 def _matches_owner(head: Head, query: Query) -> bool:
@@ -702,8 +702,8 @@ class MemoryBlobs:
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         if own:
-            found = self._present(key).blobs.get(hash)
-            return None if found is None else found[0]
+            blob = self._present(key).blobs.get(hash)
+            return None if blob is None else blob[0]
         return next((blob for blob, _ in self._seen(key, hash)), None)
 
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
@@ -715,8 +715,8 @@ class MemoryBlobs:
         return tuple([own[hash][0] for hash in sorted(own) if hash > after][:limit])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
-        found = sorted([log.fold.head.key for log in self._all() if log.blobs])
-        wanted = [key for key in found if app in (None, key.app) and (after is None or key > after)]
+        keys = sorted([log.fold.head.key for log in self._all() if log.blobs])
+        wanted = [key for key in keys if app in (None, key.app) and (after is None or key > after)]
         return tuple(wanted[:limit])
 
     def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
@@ -724,9 +724,9 @@ class MemoryBlobs:
         log: MemoryLog | None = self._present(key)
         ceiling: int | None = None
         while log is not None:
-            found = log.blobs.get(hash)
-            if found is not None and (ceiling is None or found[0].version < ceiling):
-                yield found
+            blob = log.blobs.get(hash)
+            if blob is not None and (ceiling is None or blob[0].version < ceiling):
+                yield blob
             ceiling = log.floor if ceiling is None else min(ceiling, log.floor)
             log = log.parent
 

@@ -1,4 +1,4 @@
-"""What the memory store keeps, and the planner's view of it."""
+"""The tables of the memory store, and the planner's view of them."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from limpet.model import (
     last_checkpoint,
 )
 from limpet.model.chain import header_digest
+from limpet.store.coding.bodies import ScopeRow
 from limpet.store.coding.codec import REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Ending, Place
-from limpet.store.sql_rows import ScopeRow
 
 # The order of updates is indexed in steps of 2**18 microseconds, a quarter of a second, and sorted
 # within a step. Coarser than elsewhere: an update that moves one index entry costs an entry in each

@@ -27,7 +27,7 @@ from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import PostgresLeases
 from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.notify import Notifier
-from limpet.store.postgres.reading import feed, heads, lineage, overview
+from limpet.store.postgres.reading import feed, heads, lineage
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
 from limpet.store.postgres.server.pool import (
     CONNECTIONS,
@@ -219,10 +219,10 @@ class PostgresStore:
     async def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
     ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
-        return await self._pools.run(lambda conn: overview.waiting(conn, query, limit, after))
+        return await self._pools.run(lambda conn: heads.waiting(conn, query, limit, after))
 
     async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
-        return await self._pools.run(lambda conn: overview.tally(conn, app, limit))
+        return await self._pools.run(lambda conn: heads.tally(conn, app, limit))
 
     # --- reading -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import msgspec
 from limpet.errors import SealUnavailable
 from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
-from limpet.store.coding.bodies import erasure_crc, tomb_crc
+from limpet.store.coding.bodies import ScopeRow, erasure_crc, tomb_crc
 from limpet.store.coding.codec import UNHELD, Damaged
 from limpet.store.coding.seal import scope_owner
 from limpet.store.cold import SegmentDamaged, mark
@@ -26,7 +26,6 @@ from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
-from limpet.store.sql_rows import ScopeRow
 from limpet.store.verify import LogVerifier, NameVerifier, ScopeCounter, event_problems
 
 _PAGE: Final = 500

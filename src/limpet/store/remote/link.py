@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -88,25 +88,19 @@ class Pending:
         self.since = time.monotonic()
 
 
-class Attentive(Protocol):
-    """Who is told of news, and of connections."""
-
-    def told(self, kind: str, value: msgspec.Raw) -> None:
-        """The server said something without having been asked."""
-        ...
-
-    def connected(self) -> None:
-        """There is a connection, perhaps to another server than before."""
-        ...
-
-
 class Link:
     """The calls of one client, and its connection."""
 
-    def __init__(self, address: Address, attentive: Attentive) -> None:
-        self.address = address
+    def __init__(
+        self,
+        address: Address,
+        on_news: Callable[[str, msgspec.Raw], None],
+        on_connect: Callable[[], None],
+    ) -> None:
+        """`on_news` gets what the server says unasked; `on_connect` is called for each connection,
+        which may be to another server than before."""
+        self.address, self._on_news, self._on_connect = address, on_news, on_connect
         self.hello: Hello | None = None
-        self._attentive = attentive
         self._client = secrets.token_hex(16)
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -257,7 +251,7 @@ class Link:
 
     def _tell(self, news: News) -> None:
         if news.kind != "progress":
-            self._attentive.told(news.kind, news.value)
+            self._on_news(news.kind, news.value)
             return
         id, done, total = _decode_progress(news.value)
         pending = self._pending.get(id)
@@ -396,7 +390,7 @@ class Link:
 
     @property
     def posts(self) -> bool:
-        """True if the server says nothing by itself."""
+        """True if the server says nothing unasked."""
         return isinstance(self._transport, PostTransport)
 
     def _untrusted(self, error: ssl.SSLError) -> LimpetError | _Unreachable:
@@ -447,7 +441,7 @@ class Link:
         )
         self._outbox = deque(self._pending.values())
         self._notes.clear()
-        self._attentive.connected()
+        self._on_connect()
         self._send_soon()
 
     def _lost(self, transport: Any) -> None:

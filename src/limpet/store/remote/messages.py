@@ -38,7 +38,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Calls(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a client sends."""
+    """A message of a client."""
 
     answered: int  # up to this id every answer has come: the server may forget them
     calls: tuple[Call, ...]
@@ -53,14 +53,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a server says without having been asked."""
+    """News that a server sends unasked."""
 
     kind: str
     value: msgspec.Raw
 
 
 class Answers(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a server sends."""
+    """A message of a server."""
 
     now_us: int  # the time by the store's clock
     answers: tuple[Answer, ...]

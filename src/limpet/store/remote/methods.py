@@ -108,7 +108,7 @@ class Method(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> Asked:
-        """What is unknown if no answer comes."""
+        """The kind of call, for the error that says what is unknown if no answer comes."""
         if self.name == "commit":
             return "write"
         if self.reads:

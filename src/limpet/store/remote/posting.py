@@ -1,6 +1,6 @@
 """The fallback where a proxy passes no websocket: each message is one POST, and its answer.
 
-The server cannot say anything by itself then: whoever follows looks again a few times a second, and
+The server cannot say anything unasked then: whoever follows looks again a few times a second, and
 partial events do not come. Everything else is as on a websocket.
 """
 
@@ -36,7 +36,7 @@ def post(address: Address, headers: Mapping[str, str], message: bytes) -> tuple[
 
 
 class PostTransport:
-    """What stands in the place of a websocket."""
+    """A stand-in for a websocket."""
 
     def __init__(
         self,

@@ -44,17 +44,18 @@ async def open_remote(
     """Connect to a server; the store that it serves. Raises StoreFailed if none answers in time,
     EntryRefused, ProtocolMismatch."""
     news = _News()
-    link = news.link = Link(address_of(url, token=token, tls=tls), news)
+    address = address_of(url, token=token, tls=tls)
+    link = news.link = Link(address, news.receive, news.connected)
     await link.open()
     assert link.hello is not None
     hello = link.hello
     kind = _store_class(hello.abilities, live=hello.live, acts=hello.actor is not None)
-    found: Store = kind(link, news)
-    return found
+    store: Store = kind(link, news)
+    return store
 
 
 class RemoteStore:
-    """What every store on a server has beside the calls that are made for its abilities."""
+    """The part of a store on a server that does not depend on its abilities."""
 
     audits_itself = True  # its server records whom it refuses; nobody else writes to its audit
 
@@ -134,7 +135,7 @@ def _part_of(kind: type[_RemotePart]) -> Callable[[Any], _RemotePart]:
 
 
 class _News:
-    """What the server says by itself: that something was recorded, and partial events."""
+    """News that the server sends unasked: that something was recorded, and partial events."""
 
     def __init__(self) -> None:
         self.link: Link | None = None
@@ -145,7 +146,7 @@ class _News:
         self._watches = False
 
     def pulse(self) -> int:
-        """A number that has changed if something was recorded; from now on it is told."""
+        """A number that has changed if something was recorded; from now on the server says so."""
         if not self._watches and self.link is not None:
             self._watches = True
             self.link.note("$watch", None)
@@ -153,13 +154,13 @@ class _News:
             return int(time.monotonic() * _LOOKS_PER_SECOND)
         return self._count
 
-    def told(self, kind: str, value: msgspec.Raw) -> None:
+    def receive(self, kind: str, value: msgspec.Raw) -> None:
         if kind == "pulse":
             self._changed()
         elif kind == "partials":
-            found = unpack_all(_CODEC, _decode_packed(value))
+            partials = unpack_all(_CODEC, _decode_packed(value))
             for channel in self.channels:
-                channel.hand_over(found)
+                channel.hand_over(partials)
         elif kind == "offer":
             key = Key(*_decode_key(value))
             self._undecided[key] = set(self.channels)
@@ -176,7 +177,7 @@ class _News:
             self.link.note("$wanted", (key.app, key.user, key.id, wanted))
 
     def connected(self) -> None:
-        """What was recorded meanwhile was not told."""
+        """Nobody heard of what was recorded meanwhile."""
         assert self.link is not None
         if self._watches:
             self.link.note("$watch", None)

@@ -32,9 +32,9 @@ from limpet.model.due import NO_REASONS, due_for
 from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
+from limpet.store.coding.bodies import checked
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
-from limpet.store.sql_rows import checked
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
 EVENT_COLUMNS: Final = (

@@ -302,19 +302,19 @@ class SQLiteStore:
     async def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
     ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
-        from limpet.store.sqlite.reading import overview
+        from limpet.store.sqlite.reading import heads
 
         def read() -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
             with self._reader.instant():
-                return overview.waiting(self._reader.conn, query, limit, after)
+                return heads.waiting(self._reader.conn, query, limit, after)
 
         return self._read(read)
 
     async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
-        from limpet.store.sqlite.reading import overview
+        from limpet.store.sqlite.reading import heads
 
         now_us = self._clock()
-        return self._read(lambda: overview.tally(self._reader.conn, app, now_us, limit))
+        return self._read(lambda: heads.tally(self._reader.conn, app, now_us, limit))
 
     def _leases(self, writes: SQLiteWriteConnection) -> SQLiteLeases:
         return SQLiteLeases(writes, self._clock)

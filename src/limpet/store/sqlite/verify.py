@@ -13,14 +13,13 @@ import apsw
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import Base, Fold, Head, Key
 from limpet.model.limits import INT_MAX
-from limpet.store.coding.bodies import tomb_crc
+from limpet.store.coding.bodies import ScopeRow, tomb_crc
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
-from limpet.store.sql_rows import ScopeRow
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reading import lineage

@@ -17,7 +17,6 @@ from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import FrozenDict
 
 ASKED: Final = "$asked:"
-ASKED_END: Final = "$asked;"  # the first text after all that begin with ASKED
 KINDS: Final = ("approval", "question", "unknown_effect", "mismatch")
 _LABEL: Final = re.compile(r"\$asked:([0-9]{17}):([0-9]{16})")
 

@@ -1,4 +1,4 @@
-"""Pages of heads: one index range each, put together from what the query names.
+"""Pages of heads: one index range each, put together from what the query names; and the overview.
 
 With states, one round trip brings the page's heads, snapshots, later events and names.
 """
@@ -10,15 +10,17 @@ from typing import Any, Final
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
+from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
 from limpet.store import cursor as cursors
+from limpet.store.coding.bodies import NamesByOwner, ScopeNameReader, replay_events
 from limpet.store.coding.seal import scope_owner
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sql_rows import NamesByOwner, ScopeNameReader, replay_events
 
 _COMMON: Final = (
     "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "
@@ -266,3 +268,26 @@ def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:
 def _shared_fields(names: NamesByOwner, key: Key) -> dict[str, Any]:
     app, user = names.get((key.app, ""), {}), names.get((key.app, key.user), {})
     return {**scope_fields(app), **scope_fields(user)}
+
+
+# --- the overview: open requests by their labels, and counts of sessions ------------------------
+
+_LAST_APP: Final = chr(0x10FFFF)
+
+
+async def waiting(
+    conn: Connection, query: WaitingQuery, limit: int, after: WaitingPlace | None
+) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+    """One page of open requests."""
+    asked = (query.app, query.user, query.kind, *(after or (ASKED, 0)), limit + 1)
+    met = await conn.fetch(SQL["waiting"], *asked)
+    last = met[limit - 1] if len(met) > limit else None
+    places = [(rows.key_from(row), open_request(row["name"], row["value"])) for row in met[:limit]]
+    asking = tuple([AskedBy(key, request) for key, request in places if request is not None])
+    return asking, None if last is None else (last["name"], last["sid"])
+
+
+async def tally(conn: Connection, app: str | None, limit: int) -> tuple[Tally, ...]:
+    """How many sessions there are of each kind."""
+    between = ("", _LAST_APP) if app is None else (app, app)
+    return tuple([Tally(*row) for row in await conn.fetch(SQL["tally"], limit, *between)])

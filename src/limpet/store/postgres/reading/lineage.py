@@ -25,6 +25,13 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.store.coding.bodies import (
+    ScopeNameReader,
+    inherited_event,
+    is_naming,
+    replay_events,
+    start_fold,
+)
 from limpet.store.coding.codec import Damaged
 from limpet.store.pages import PageBytes, within
 from limpet.store.postgres import cold as segments, rows
@@ -32,13 +39,6 @@ from limpet.store.postgres.reading.reader import LAST, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, NameSince
-from limpet.store.sql_rows import (
-    ScopeNameReader,
-    inherited_event,
-    is_naming,
-    replay_events,
-    start_fold,
-)
 
 
 async def events(

@@ -33,7 +33,17 @@ from limpet.model import (
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
-from limpet.store.coding.bodies import key_hash
+from limpet.store.coding.bodies import (
+    PackedBody,
+    ScopeNameReader,
+    base_in,
+    changed,
+    checked,
+    key_hash,
+    replay_events,
+    snapshot_in,
+    start_fold,
+)
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import bare
@@ -42,16 +52,6 @@ from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
 from limpet.store.scopes import DELETED, Scopes, UnreadScope
-from limpet.store.sql_rows import (
-    PackedBody,
-    ScopeNameReader,
-    base_in,
-    changed,
-    checked,
-    replay_events,
-    snapshot_in,
-    start_fold,
-)
 
 LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read
@@ -86,10 +86,10 @@ class PostgresReader:
 
     async def load(self, conn: Connection, key: Key, asked: LoadRequest = _PLAIN) -> StoredSession:
         """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
-        (found,) = await self.load_many(conn, [key], asked)
-        if found is None:
+        (session,) = await self.load_many(conn, [key], asked)
+        if session is None:
             raise await self.gone(conn, key)
-        return found
+        return session
 
     async def load_many(
         self,
@@ -118,15 +118,15 @@ class PostgresReader:
         for place, key in enumerate(keys, 1):
             row, of = heads.get(place), (events.get(place, []), starts.get(place, []))
             shared = Scopes({**names.get((key.app, ""), {}), **names.get((key.app, key.user), {})})
-            found = None if row is None else self._session_in(row, key, *of, shared)
-            if row is not None and found is None:
+            session = None if row is None else self._session_in(row, key, *of, shared)
+            if row is not None and session is None:
                 lower = of[1][0]["seq"] if tried < RUNGS else 0
-                (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
-            if found is not None and found.live.fold.damaged:
-                found = await self._with_cold(conn, found, *of)
-            if found is not None:
-                found.checkpoint = kept.get(place, NO_CHECKPOINT)
-            done.append(found)
+                (session,) = await self.load_many(conn, [key], asked, lower, tried + 1)
+            if session is not None and session.live.fold.damaged:
+                session = await self._with_cold(conn, session, *of)
+            if session is not None:
+                session.checkpoint = kept.get(place, NO_CHECKPOINT)
+            done.append(session)
         return done
 
     async def _with_cold(
@@ -165,19 +165,19 @@ class PostgresReader:
         if self.codec.checks:
             sized = self._check_chain(head, events, sized, start[0])
         live = self._fold(row["sid"], head, events, bare(sized), *start)
-        found = StoredSession(live, tuple(sized), scopes)
+        session = StoredSession(live, tuple(sized), scopes)
         if not self.codec.head_holds(head, row["mac"]):
-            found.holds = False
+            session.holds = False
             fold, damaged = live.fold, {*live.fold.damaged, head.version}
             live.fold = msgspec.structs.replace(fold, damaged=tuple(sorted(damaged)))
-        return found
+        return session
 
     def _check_chain(
-        self, head: Head, found: list[Any], sized: list[tuple[Event, int]], start: Fold
+        self, head: Head, recent: list[Any], sized: list[tuple[Event, int]], start: Fold
     ) -> list[tuple[Event, int]]:
         """The same events, each compared with the chain, and the last with the head."""
         done: list[tuple[Event, int]] = []
-        for row, (event, size) in zip(found, sized, strict=True):
+        for row, (event, size) in zip(recent, sized, strict=True):
             previous, begins = row["previous"], event.seq == start.head.version + 1
             if previous is None and (event.seq == 1 or begins):
                 previous = genesis(head.uid) if event.seq == 1 else start.head.link
@@ -206,13 +206,13 @@ class PostgresReader:
         self,
         sid: int,
         head: Head,
-        found: list[Any],
+        recent: list[Any],
         events: tuple[Event, ...],
         start: Fold,
         snapshot_bytes: int,
     ) -> CachedSession:
         since = start.head.version
-        delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > since)
+        delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in recent if r["seq"] > since)
         fold = replay_events(start, [event for event in events if event.seq > since], head.version)
         settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return CachedSession(sid, settled, snapshot_bytes, delta, 0)
@@ -242,14 +242,14 @@ class PostgresReader:
             return SessionDeleted(key)
         return SessionErased(key) if row["erased"] else SessionNotFound(key)
 
-    def _by_owner(self, found: list[Any]) -> dict[tuple[str, str], dict[str, UnreadScope]]:
+    def _by_owner(self, stored: list[Any]) -> dict[tuple[str, str], dict[str, UnreadScope]]:
         """Names as their rows, whose values are made when somebody asks for them."""
         steps: dict[ScopeKey, list[Any]] = {}
-        for row in found:
+        for row in stored:
             steps.setdefault((row["app"], row["owner"], row["name"]), []).append(row)
         # Values are opened when somebody reads them, and nobody can wait for keys then.
         sealed = {
-            (row["app"], row["owner"]) for row in found if self.codec.needs_keys(row["flags"])
+            (row["app"], row["owner"]) for row in stored if self.codec.needs_keys(row["flags"])
         }
         self.codec.sealer.require([scope_owner(*owner) for owner in sealed])
         names: dict[tuple[str, str], dict[str, UnreadScope]] = {}
@@ -274,13 +274,13 @@ class PostgresReader:
         self, conn: Connection, keys: list[ScopeKey]
     ) -> dict[ScopeKey, ScopeNameReader]:
         """The newest versions of some scope names; those that never were are left out."""
-        found: dict[ScopeKey, ScopeNameReader] = {}
+        names: dict[ScopeKey, ScopeNameReader] = {}
         columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
         for row in await conn.fetch(SQL["names"], *columns):
             key = keys[row["i"] - 1]
-            name = found.setdefault(key, ScopeNameReader(key, self.codec))
+            name = names.setdefault(key, ScopeNameReader(key, self.codec))
             name.add(rows.scope_row(row))
-        return found
+        return names
 
     async def versions(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, int]:
         """The numbers of the newest versions of some scope names; 0 for those that never were."""
@@ -309,17 +309,17 @@ class PostgresReader:
         """Events by the ids they were recorded under."""
         sids = [live.sid for live, _ in wanted]
         ids = [id for _, id in wanted]
-        found: dict[tuple[Key, str], Event] = {}
+        events: dict[tuple[Key, str], Event] = {}
         for row in await conn.fetch(SQL["recorded"], sids, ids):
             live, id = wanted[row["i"] - 1]
             head = live.fold.head
-            found[head.key, id] = rows.event_from(row, head.uid, self.codec)
+            events[head.key, id] = rows.event_from(row, head.uid, self.codec)
         for live, id in wanted:
             head = live.fold.head
-            if (head.key, id) not in found:
+            if (head.key, id) not in events:
                 for event in await cold.by_ids(self.codec, conn, (live.sid, head.uid), [id]):
-                    found[head.key, id] = event
-        return found
+                    events[head.key, id] = event
+        return events
 
     async def erasure(self, conn: Connection, key: Key) -> Erasure | None:
         return await self.certificate(conn, self.key_hash(key))
@@ -340,9 +340,9 @@ def _pack(row: Any) -> PackedBody:
     return row["flags"], row["body"], row["crc"]
 
 
-def _by_place(found: list[Any]) -> dict[int, list[Any]]:
+def _by_place(stored: list[Any]) -> dict[int, list[Any]]:
     """Rows by the place of the key that they belong to, in their order."""
     placed: dict[int, list[Any]] = {}
-    for row in found:
+    for row in stored:
         placed.setdefault(row["place"], []).append(row)
     return placed

@@ -1,4 +1,4 @@
-"""Pages of heads: one index range each, put together from what the query names.
+"""Pages of heads: one index range each, put together from what the query names; and the overview.
 
 With states, a few statements read the whole page's snapshots, later events and shared names, in the
 instant in which its heads are read. If a page of the file is broken, each session is read alone, so
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from typing import Any, TypeAlias
+from heapq import merge
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 import apsw
 import msgspec
 
-from limpet.model import Fold, FrozenDict, Head, Key, blank, limits, replay_any
+from limpet.model import Fold, FrozenDict, Head, Key, blank, is_reserved, limits, replay_any
+from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.store import cursor as cursors
+from limpet.store.coding.bodies import NamesByOwner
 from limpet.store.coding.seal import Unready
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sql_rows import NamesByOwner
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -314,3 +318,41 @@ def _shared_fields(names: NamesByOwner, key: Key) -> dict[str, Any]:
 def _json_list(items: Iterable[Any]) -> str:
     """Numbers or names as JSON, for json_each."""
     return msgspec.json.encode(list(items)).decode()
+
+
+# --- the overview: open requests by their labels, and counts of sessions ------------------------
+
+_LAST_APP: Final = chr(0x10FFFF)
+
+
+def waiting(
+    conn: apsw.Connection, query: WaitingQuery, limit: int, after: WaitingPlace | None
+) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+    """One page of open requests. To be called within one instant."""
+    name = "waiting_in_app" if query.user is None else "waiting_of_user"
+    rest = (query.user, *(after or (ASKED, 0)), query.kind, limit + 1)
+    apps = _apps(conn) if query.app is None else [query.app]
+    pages: list[Any] = [conn.execute(SQL[name], (app, *rest)).fetchall() for app in apps]
+    met = list(islice(merge(*pages, key=lambda row: (row[0], row[2])), limit + 1))
+    more = (met[limit - 1][0], met[limit - 1][2]) if len(met) > limit else None
+    places = [(Key(*row[3:]), open_request(row[0], row[1])) for row in met[:limit]]
+    return tuple([AskedBy(key, asked) for key, asked in places if asked is not None]), more
+
+
+def tally(conn: apsw.Connection, app: str | None, now_us: int, limit: int) -> tuple[Tally, ...]:
+    """How many sessions there are of each kind."""
+    between = ("", _LAST_APP) if app is None else (app, app)
+    counts: Any = conn.execute(SQL["tally"], (now_us, limit, *between)).fetchall()
+    return tuple([Tally(row[0], row[1], row[2], bool(row[3]), row[4]) for row in counts])
+
+
+def _apps(conn: apsw.Connection) -> list[str]:
+    """The apps that have labels, without reserved ones."""
+    apps, last = list[str](), ""
+    while True:
+        app: Any = conn.execute(SQL["labeled_app_after"], (last,)).get
+        if app is None:
+            return apps
+        last = app
+        if not is_reserved(app):
+            apps.append(app)

@@ -17,10 +17,10 @@ import msgspec
 
 from limpet.model import Event, Head, Key, ScopeKey, path_opening, removed_event, scope_of
 from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.store.coding.bodies import inherited_event, is_naming
 from limpet.store.coding.codec import ADOPTED, COMPRESSED, Damaged
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, NameSince
-from limpet.store.sql_rows import inherited_event, is_naming
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL

@@ -34,23 +34,25 @@ from limpet.model import (
 from limpet.model.facts.phases import is_stub
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.coding import bodies
-from limpet.store.coding.bodies import base_from, base_place, key_hash
-from limpet.store.coding.codec import Codec, Damaged
-from limpet.store.coding.seal import Unready, scope_owner
-from limpet.store.pages import PageBytes, bare, newest, within
-from limpet.store.protocol import Erasure, Owner
-from limpet.store.scopes import DELETED, Scopes, UnreadScope
-from limpet.store.sql_rows import (
+from limpet.store.coding.bodies import (
     UNREADABLE,
     ScopeNameReader,
     ScopeRow,
+    base_from,
     base_in,
+    base_place,
+    key_hash,
     replay_events,
     scope_after,
     snapshot_in,
     start_fold,
     unreadable_scope,
 )
+from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.seal import Unready, scope_owner
+from limpet.store.pages import PageBytes, bare, newest, within
+from limpet.store.protocol import Erasure, Owner
+from limpet.store.scopes import DELETED, Scopes, UnreadScope
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import ColdReader
 from limpet.store.sqlite.sql import SQL, compose, select_types

@@ -1,0 +1,174 @@
+"""Over all sessions of an app, or of the store: who they are, what waits, what failed for good, who
+was let do what. In the style of the wire: see `own`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.routing import BaseRoute
+
+from limpet.errors import InvalidQuery
+from limpet.model.facts.phases import PHASES
+from limpet.server.forms import (
+    AuditForm,
+    HeadForm,
+    PageForm,
+    PrincipalForm,
+    StatusForm,
+    WaitingForm,
+)
+from limpet.server.managed import ids
+from limpet.server.managed.stream import EventStream
+from limpet.server.managed.wire import (
+    Answer,
+    Json,
+    WireCall,
+    endpoint,
+    from_token,
+    page,
+    plain,
+    to_token,
+)
+from limpet.server.openapi import describe
+from limpet.server.routes.sessions import overview
+from limpet.server.service import Service
+from limpet.session.json_forms import key_form, time_form
+from limpet.store.protocol import FeedEntry
+
+_SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
+_LABEL: Final = "labels["
+_ORDERS: Final = ("created", "updated", "key")
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def at(method: str, path: str, act: Any) -> BaseRoute:
+        return endpoint(service, f"/limpet/v1{path}", method, act)
+
+    return [
+        at("GET", "/me", me),
+        at("GET", "/sessions", list_sessions),
+        at("GET", "/status", status),
+        at("GET", "/inbox", inbox),
+        at("GET", "/dead_letters", dead_letters),
+        at("GET", "/audit", audit),
+        at("GET", "/events/stream", stream),
+    ]
+
+
+@describe(response=PrincipalForm)
+async def me(call: WireCall) -> Answer:
+    """Who asks, and what they are."""
+    principal = call.caller.principal
+    if principal is None:
+        return {"id": call.caller.name, "role": "admin", "app": None, "user": None}
+    of = {"app": principal.app, "user": principal.user}
+    return {"id": principal.id, "role": principal.role, **of}
+
+
+@describe(response=PageForm[HeadForm])
+async def list_sessions(call: WireCall) -> Answer:
+    """The newest first, unless order=asc; by=created, updated or key; of one phase or status, with
+    labels[name]=value, with a prefix of the id (by=key).
+
+    A page may be short before the last: go on while there is a next_page.
+    """
+    limit, token, by = call.limit(), call.text("page"), call.text("by") or "created"
+    phase, status_wanted = call.text("phase"), call.text("status")
+    if by not in _ORDERS:
+        raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
+    if phase not in (None, *PHASES):
+        raise InvalidQuery(f"phase is one of {', '.join(PHASES)}")
+    order: Any = by
+    cursor = None if token is None else from_token(token)
+    items: list[Json] = []
+    scanned = 0
+    while True:
+        found = await call.lp.list(
+            app=call.named_app,
+            user=call.named_user,
+            labels=_labels(call) or None,
+            order=order,
+            prefix=call.text("prefix") or "",
+            reverse=not call.is_ascending(default=False),
+            limit=limit - len(items),
+            cursor=cursor,
+        )
+        for head in found.items:
+            form = overview(call, head)
+            if phase in (None, form["phase"]) and status_wanted in (None, form["status"]):
+                items.append(form)
+        cursor, scanned = found.cursor, scanned + max(1, len(found.items))
+        if cursor is None or len(items) == limit or scanned >= _SCANNED_MAX:
+            return page(items, None if cursor is None else to_token(cursor))
+
+
+def _labels(call: WireCall) -> Mapping[str, str]:
+    return {
+        name[len(_LABEL) : -1]: value
+        for name, value in call.request.query_params.items()
+        if name.startswith(_LABEL) and name.endswith("]")
+    }
+
+
+@describe(response=StatusForm)
+async def status(call: WireCall) -> Answer:
+    """How many sessions there are of each kind."""
+    return plain(await call.lp.status(call.named_app))
+
+
+@describe(response=PageForm[WaitingForm])
+async def inbox(call: WireCall) -> Answer:
+    """Requests that wait for an answer, the oldest first."""
+    token, kind = call.text("page"), call.text("kind")
+    cursor = None if token is None else from_token(token)
+    known: Any = kind
+    found = await call.lp.inbox(
+        call.named_app, user=call.named_user, kind=known, limit=call.limit(), cursor=cursor
+    )
+    items = [{"session_id": ids.session_id(each.key.id), **plain(each)} for each in found.items]
+    return page(items, None if found.cursor is None else to_token(found.cursor))
+
+
+@describe(response=PageForm[HeadForm])
+async def dead_letters(call: WireCall) -> Answer:
+    """Sessions whose turn failed on every attempt."""
+    token = call.text("page")
+    cursor = None if token is None else from_token(token)
+    found = await call.lp.work.dead_letters(app=call.app, limit=call.limit(), cursor=cursor)
+    items = [overview(call, head) for head in found.items]
+    return page(items, None if found.cursor is None else to_token(found.cursor))
+
+
+@describe(response=PageForm[AuditForm])
+async def audit(call: WireCall) -> Answer:
+    """For auditors and admins."""
+    token, denied = call.text("page"), call.text("denied")
+    found = await call.lp.audit(
+        principal=call.text("principal"),
+        denied=None if denied is None else call.flag("denied"),
+        app=call.named_app,
+        limit=call.limit(),
+        cursor=None if token is None else from_token(token),
+    )
+    items = [plain(each) for each in found.items]
+    return page(items, None if found.cursor is None else to_token(found.cursor))
+
+
+@describe(media_type="text/event-stream")
+async def stream(call: WireCall) -> Answer:
+    """Every event as it is recorded, of an app or of the whole store, without its data; from now
+    on, or after the position that the client saw last."""
+    after = call.request.headers.get("last-event-id") or call.text("after")
+    position = await call.lp.position() if after is None else after
+    return FeedStream(call, call.lp.watch(app=call.named_app, after=position))
+
+
+class FeedStream(EventStream[FeedEntry]):
+    """What is recorded anywhere: enough to know that a session changed, and how."""
+
+    async def shown(self, item: FeedEntry) -> list[bytes]:
+        event = item.event
+        form: Json = {"session_id": ids.session_id(item.key.id), "session": key_form(item.key)}
+        form |= {"seq": event.seq, "id": event.id, "type": event.type, "actor": event.actor}
+        return [self.frame({**form, "at": time_form(event.at_us)}, item.position)]

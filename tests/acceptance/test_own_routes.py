@@ -1,0 +1,240 @@
+"""/limpet/v1: what the Managed Agents wire lacks, on a server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.server.managed import ids
+from limpet.server.serve import serving
+from tests.support.http_door import HttpDoor, frames
+
+
+class Place:
+    """A served store with one session, and the way to it."""
+
+    def __init__(self, lp: limpet.Limpet, s: limpet.Session[Any], door: HttpDoor) -> None:
+        self.lp, self.s, self.door = lp, s, door
+        self.one = f"/limpet/v1/sessions/{ids.session_id(s.id)}"
+
+    async def get(self, path: str, **headers: str) -> Any:
+        reply = await self.door.get(path, **headers)
+        assert reply.status == 200, reply.body
+        return reply.body
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        reply = await self.door.post(path, body)
+        assert reply.status == 200, reply.body
+        return reply.body
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    archive = f"file://{tmp_path / 'archive'}"
+    async with limpet.open(f"sqlite:///{tmp_path / 'own.db'}", archive=archive) as lp:
+        s = await lp.create("shop", "ada", "c 1", state={"n": 0, "plan": {"steps": ["a", "b"]}})
+        async with serving(lp, dev=True) as url:
+            yield Place(lp, s, HttpDoor(url, limpet_app="shop", limpet_user="ada"))
+
+
+async def counted(s: limpet.Session[Any], upto: int) -> None:
+    for n in range(1, upto + 1):
+        await s.append("count.went_up", {"to": n}, set={"n": n}, actor="agent:main")
+
+
+async def test_a_session_shows_where_it_stands(place: Place) -> None:
+    """Its head with status and id, what it waits for and what it used."""
+    await counted(place.s, 2)
+    shown = await place.get(place.one)
+    assert shown["session"] == {"app": "shop", "user": "ada", "id": "c 1"}
+    assert (shown["version"], shown["phase"], shown["status"]) == (3, "active", "idle")
+    assert (shown["requests"], shown["damaged"], shown["parent"]) == ([], [], None)
+    assert (await place.get("/limpet/v1/me"))["role"] == "admin"
+
+
+async def test_events_are_paged_both_ways_and_between_seqs(place: Place) -> None:
+    """Each once, in order; of some types only, if asked."""
+    await counted(place.s, 9)
+
+    async def pages(query: str) -> list[int]:
+        seqs: list[int] = []
+        answer = await place.get(f"{place.one}/events?limit=3{query}")
+        while True:
+            seqs += [each["seq"] for each in answer["data"]]
+            if answer["next_page"] is None:
+                return seqs
+            token = answer["next_page"]
+            answer = await place.get(f"{place.one}/events?limit=3{query}&page={token}")
+
+    assert await pages("") == [*range(1, 11)]
+    assert await pages("&order=desc") == [*range(10, 0, -1)]
+    assert await pages("&after=4&before=8") == [5, 6, 7]
+    assert await pages("&after=4&before=8&order=desc") == [7, 6, 5]
+    assert await pages("&after=4&before=5") == []
+    assert await pages("&types[]=session.*") == [1]
+    assert (await place.door.get(f"{place.one}/events?after=x")).status == 400
+
+
+async def test_a_text_is_searched_for_in_the_log(place: Place) -> None:
+    """In type, actor and data, whatever its case; from either end, page after page."""
+    await place.s.append("note.made", {"deep": [{"text": "The Refund of 7"}]}, actor="user:ada")
+    await counted(place.s, 4)
+    await place.s.append("note.made", {"text": "a second refund"}, actor="agent:main")
+
+    async def seqs(query: str) -> list[int]:
+        return [e["seq"] for e in (await place.get(f"{place.one}/search?{query}"))["data"]]
+
+    assert await seqs("q=refund") == [2, 7]
+    assert await seqs("q=REFUND&order=desc") == [7, 2]
+    assert await seqs("q=user%3Aada") == [1, 2]
+    assert await seqs("q=went_up&types[]=count.*") == [3, 4, 5, 6]
+    assert await seqs("q=nothing-like-it") == []
+    first = await place.get(f"{place.one}/search?q=refund&limit=1")
+    assert await seqs(f"q=refund&limit=1&page={first['next_page']}") == [7]
+    assert (await place.door.get(f"{place.one}/search")).status == 400
+
+
+async def test_bisect_finds_the_event_that_broke_a_condition(place: Place) -> None:
+    """Every condition; null if it holds now."""
+    await counted(place.s, 6)
+
+    async def first_bad(**condition: Any) -> int | None:
+        event = (await place.post(f"{place.one}/bisect", condition))["event"]
+        return None if event is None else int(event["seq"])
+
+    assert await first_bad(path="n", **{"is": "less"}, value=4) == 5
+    assert await first_bad(path="n", **{"is": "equal"}, value=0) == 2
+    assert await first_bad(path="plan.steps.0", **{"is": "equal"}, value="a") is None
+    assert await first_bad(path="plan.steps", **{"is": "contains"}, value="b") is None
+    assert await first_bad(path="n", **{"is": "present"}) is None
+    assert await first_bad(path="n", **{"is": "less"}, value="text") is not None
+    refused = await place.door.post(f"{place.one}/bisect", {"path": "n", "is": "odd"})
+    assert (refused.status, refused.body["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_relatives_are_listed(place: Place) -> None:
+    """Lineage, relations from both ends, the graph, and the tree of delegation."""
+    fork = (await place.post(f"{place.one}/fork"))["id"]
+    lineage = await place.get(f"{place.one}/lineage")
+    assert [each["session"]["id"] for each in lineage["forks"]] == [fork]
+    made = await place.post(f"{place.one}/relations", {"session_id": fork, "kind": "peer"})
+    assert [(e["session_id"], e["kind"]) for e in made["data"]] == [(fork, "peer")]
+    back = await place.get(f"/limpet/v1/sessions/{fork}/relations?kind=peer")
+    assert back["data"][0]["session"]["id"] == "c 1"
+    graph = await place.get(f"{place.one}/graph")
+    assert {each["kind"] for each in graph["edges"]} == {"fork", "peer"}
+    assert len(graph["nodes"]) == 2
+    tree = await place.get(f"{place.one}/tree")
+    assert (tree["session"]["id"], tree["children"]) == ("c 1", [])
+
+
+async def test_one_session_is_verified(place: Place) -> None:
+    """Only this one is read."""
+    await counted(place.s, 2)
+    await place.lp.create("shop", "bob", "other")
+    report = await place.get(f"{place.one}/verify")
+    assert report == {"ok": True, "sessions": 1, "events": 3, "findings": []}
+
+
+async def test_requests_are_answered_from_the_inbox(place: Place) -> None:
+    """Allowed with a note, answered, and stopped; who waits for nothing is not listed."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.approve("pay", {"amount": 7})
+        city = await turn.ask("where", {"q": "which city?"})
+        await turn.say(f"paid in {city}")
+
+    async def worked() -> None:
+        await place.lp.wake(place.s.key, harness)
+
+    await place.s.append("user.message", {"text": "pay 7"}, actor="user:ada")
+    await worked()
+    (waiting,) = (await place.get("/limpet/v1/inbox"))["data"]
+    assert (waiting["session_id"], waiting["request"]["name"]) == (ids.session_id("c 1"), "pay")
+    asked = waiting["request"]["id"]
+    assert [e["id"] for e in (await place.get(f"{place.one}/requests"))["data"]] == [asked]
+    done = await place.post(
+        f"{place.one}/confirm", {"request_id": asked, "allow": True, "note": "fine"}
+    )
+    assert (done["data"]["allow"], done["actor"]) == (True, "admin:dev")
+    again = await place.door.post(f"{place.one}/confirm", {"request_id": asked, "allow": False})
+    assert again.status == 400
+    await worked()
+    (question,) = (await place.get(f"{place.one}/requests"))["data"]
+    await place.post(f"{place.one}/answer", {"request_id": question["id"], "output": "Oslo"})
+    await worked()
+    assert (await place.get("/limpet/v1/inbox"))["data"] == []
+    said = (await place.get(f"{place.one}/messages"))["data"]
+    assert [each["role"] for each in said][:1] == ["user"]
+    assert "paid in Oslo" in str(said[-1]["parts"])
+    wrong = {"request_id": "none", "decision": "happened"}
+    assert (await place.door.post(f"{place.one}/resolve", wrong)).status in (400, 404)
+    assert (await place.door.post(f"{place.one}/resolve", {**wrong, "decision": "x"})).status == 400
+    stopped = await place.post(f"{place.one}/interrupt", {"note": "enough"})
+    assert stopped["type"] == "user.interrupt"
+
+
+async def test_sessions_are_listed_by_what_they_are(place: Place) -> None:
+    """Of an app, a user, a phase, with a label; in pages that together have each once."""
+    for number in range(5):
+        s = await place.lp.create("shop", "ada", f"s{number}", labels={"plan": "gold"})
+        if number % 2:
+            await s.suspend(actor="user:ada")
+    await place.lp.create("bank", "ada", "elsewhere")
+    listed = await place.get("/limpet/v1/sessions?labels[plan]=gold")
+    assert {each["session"]["id"] for each in listed["data"]} == {f"s{n}" for n in range(5)}
+    suspended = await place.get("/limpet/v1/sessions?phase=suspended")
+    assert sorted([each["session"]["id"] for each in suspended["data"]]) == ["s1", "s3"]
+    seen: list[str] = []
+    query = "/limpet/v1/sessions?limit=2&by=key&order=asc"
+    answer = await place.get(query)
+    while True:
+        seen += [each["session"]["id"] for each in answer["data"]]
+        if answer["next_page"] is None:
+            break
+        answer = await place.get(f"{query}&page={answer['next_page']}")
+    assert seen == ["c 1", *[f"s{n}" for n in range(5)]]
+    everywhere = await HttpDoor(place.door.url).get("/limpet/v1/sessions?limit=1000")
+    assert {each["session"]["app"] for each in everywhere.body["data"]} == {"shop", "bank"}
+    status = await place.get("/limpet/v1/status")
+    assert (status["sessions"], status["by_phase"]["suspended"]) == (6, 2)
+    assert (await place.door.get("/limpet/v1/sessions?phase=asleep")).status == 400
+
+
+async def test_labels_and_the_way_back_from_the_archive(place: Place) -> None:
+    """A label is set and removed; an archived session returns in the phase that it had."""
+    await place.post(f"{place.one}/labels", {"labels": {"plan": "gold"}})
+    assert (await place.get(place.one))["labels"] == {"plan": "gold"}
+    await place.post(f"{place.one}/labels", {"labels": {"plan": None}})
+    assert (await place.get(place.one))["labels"] == {}
+    await place.post(f"{place.one}/complete")
+    await place.post(f"{place.one}/archive")
+    back = await place.post(f"{place.one}/unarchive")
+    assert back["phase"] == "completed"
+
+
+async def test_the_log_and_the_feed_are_streamed(place: Place) -> None:
+    """Every event once, and on from the id that the client saw last."""
+    await counted(place.s, 3)
+    log = await frames(place.door.url, f"{place.one}/events/stream?after=1&app=shop&user=ada", 3)
+    assert [each["data"]["seq"] for each in log] == [2, 3, 4]
+    later = {"last_event_id": log[0]["id"], "limpet_app": "shop", "limpet_user": "ada"}
+    again = await frames(place.door.url, f"{place.one}/events/stream", 2, **later)
+    assert [each["data"]["seq"] for each in again] == [3, 4]
+    position = await place.lp.position()
+    following = asyncio.ensure_future(
+        frames(place.door.url, f"/limpet/v1/events/stream?app=shop&after={position}", 2)
+    )
+    await counted(place.s, 2)
+    seen = await following
+    assert [each["data"]["seq"] for each in seen] == [5, 6]
+    assert "data" not in seen[0]["data"]
+    rest = await frames(
+        place.door.url, "/limpet/v1/events/stream?app=shop", 1, last_event_id=seen[0]["id"]
+    )
+    assert rest[0]["data"]["seq"] == 6

@@ -1,0 +1,106 @@
+"""LimpetTaskStore beside the SDK's own store in memory: the same tasks, pages and owners."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks.inmemory_task_store import InMemoryTaskStore
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import InvalidParamsError
+
+import limpet
+from limpet.adapters.a2a import LimpetTaskStore
+
+CONTEXT = ServerCallContext()
+
+
+def task(n: int) -> Any:
+    made = pb.Task(id=f"t{n}", context_id=f"c{n % 2}")
+    made.status.state = pb.TASK_STATE_WORKING
+    made.status.timestamp.FromSeconds(1_000 + n)
+    made.history.append(message(f"m{n}", pb.ROLE_USER, "How much?"))
+    return made
+
+
+def message(id: str, role: Any, text: str) -> Any:
+    return pb.Message(message_id=id, role=role, parts=[pb.Part(text=text)])
+
+
+@pytest.fixture
+def store(lp: limpet.Limpet) -> LimpetTaskStore:
+    return LimpetTaskStore(lp)
+
+
+async def test_tasks_and_pages_are_those_of_the_sdks_store(store: LimpetTaskStore) -> None:
+    """Saved, updated and listed by every filter, page by page."""
+    theirs = InMemoryTaskStore()
+    for n in range(7):
+        made = task(n)
+        for each in (store, theirs):
+            await each.save(made, CONTEXT)
+        made.history.append(message(f"r{n}", pb.ROLE_AGENT, "Forty."))
+        made.artifacts.append(pb.Artifact(artifact_id="a", parts=[pb.Part(text="bill")]))
+        if n % 3:
+            made.status.state = pb.TASK_STATE_COMPLETED
+        for each in (store, theirs):
+            await each.save(made, CONTEXT)
+    assert await store.get("t3", CONTEXT) == await theirs.get("t3", CONTEXT)
+    assert await store.get("nowhere", CONTEXT) is None
+    after = pb.ListTasksRequest()
+    after.status_timestamp_after.FromSeconds(1_004)
+    requests = [
+        pb.ListTasksRequest(),
+        pb.ListTasksRequest(context_id="c1"),
+        pb.ListTasksRequest(status=pb.TASK_STATE_WORKING),
+        pb.ListTasksRequest(page_size=3),
+        after,
+    ]
+    for request in requests:
+        assert await store.list(request, CONTEXT) == await theirs.list(request, CONTEXT)
+    token = (await store.list(requests[3], CONTEXT)).next_page_token
+    following = pb.ListTasksRequest(page_size=3, page_token=token)
+    assert await store.list(following, CONTEXT) == await theirs.list(following, CONTEXT)
+    with pytest.raises(InvalidParamsError):
+        await store.list(pb.ListTasksRequest(page_token="!"), CONTEXT)
+    await store.delete("t1", CONTEXT)
+    await store.delete("t1", CONTEXT)
+    assert await store.get("t1", CONTEXT) is None
+
+
+async def test_the_history_of_a_task_is_a_conversation(
+    lp: limpet.Limpet, store: LimpetTaskStore
+) -> None:
+    """Each message once, however often the task is saved; earlier states can be read."""
+    made = task(1)
+    await store.save(made, CONTEXT)
+    made.history.append(message("r1", pb.ROLE_AGENT, "Forty."))
+    for _ in range(3):
+        await store.save(made, CONTEXT)
+    (head,) = (await lp.list(app="a2a")).items
+    session = await lp.get(head.key)
+    said = [(m.role, m.text) for m in await session.messages()]
+    assert said == [("user", "How much?"), ("assistant", "Forty.")]
+    assert len((await session.history.at(2))["task"]["history"]) == 1
+
+
+async def test_nobody_reads_the_tasks_of_another(lp: limpet.Limpet) -> None:
+    """The owner is that of the call's context."""
+    caller = iter(("ada", "bob", "bob", "ada"))
+    store = LimpetTaskStore(lp, owner_resolver=lambda _: next(caller))
+    await store.save(task(1), CONTEXT)
+    assert await store.get("t1", CONTEXT) is None
+    assert (await store.list(pb.ListTasksRequest(), CONTEXT)).total_size == 0
+    assert await store.get("t1", CONTEXT) == task(1)
+
+
+async def test_savers_at_once_leave_one_whole_task(store: LimpetTaskStore) -> None:
+    """The last save wins, and is never mixed with another."""
+    tasks = [task(1) for _ in range(8)]
+    for n, each in enumerate(tasks):
+        each.history.append(message(f"x{n}", pb.ROLE_AGENT, f"{n}"))
+        each.artifacts.append(pb.Artifact(artifact_id=f"{n}"))
+    await asyncio.gather(*(store.save(each, CONTEXT) for each in tasks))
+    assert await store.get("t1", CONTEXT) in tasks

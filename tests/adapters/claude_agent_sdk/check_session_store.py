@@ -1,0 +1,157 @@
+"""LimpetSessionStore by the SDK's own conformance suite, and by what the suite does not ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claude_agent_sdk.testing import run_session_store_conformance
+
+import limpet
+from limpet.adapters.claude_agent_sdk import LimpetSessionStore
+from limpet.adapters.claude_transcripts import import_transcripts
+from limpet.errors import SessionDeleted
+
+KEY: Any = {"project_key": "-home-ada-shop", "session_id": "5f0c"}
+TALK: list[Any] = [
+    {"type": "user", "uuid": "u1", "message": {"role": "user", "content": "What is here?"}},
+    {
+        "type": "assistant",
+        "uuid": "a1",
+        "message": {
+            "role": "assistant",
+            "model": "claude",
+            "content": [
+                {"type": "thinking", "thinking": "hm"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "ls", "input": {"path": "."}},
+            ],
+        },
+    },
+    {
+        "type": "user",
+        "uuid": "u2",
+        "message": {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a.py"}],
+        },
+    },
+    {"type": "custom-title", "customTitle": "Looking around"},
+]
+
+
+@pytest.fixture
+async def store(lp: limpet.Limpet) -> LimpetSessionStore:
+    return LimpetSessionStore(lp)
+
+
+async def test_the_conformance_suite_of_the_sdk_passes(url: str, tmp_path: Path) -> None:
+    """All fourteen contracts, each on a store of its own, by apps of their own where it is one."""
+    count = 0
+    async with limpet.open(url) as lp:
+
+        async def fresh() -> LimpetSessionStore:
+            nonlocal count
+            count += 1
+            return LimpetSessionStore(lp, app=f"claude-{count}")
+
+        await run_session_store_conformance(fresh)
+    assert count >= 14
+
+
+async def test_the_conformance_suite_passes_over_http(served_url: str) -> None:
+    """The same on a server: a store there is a store like any other."""
+    count = 0
+    async with limpet.open(served_url) as lp:
+
+        async def fresh() -> LimpetSessionStore:
+            nonlocal count
+            count += 1
+            return LimpetSessionStore(lp, app=f"claude-{count}")
+
+        await run_session_store_conformance(fresh)
+
+
+async def test_a_transcript_reads_as_a_conversation(
+    lp: limpet.Limpet, store: LimpetSessionStore
+) -> None:
+    """Without the SDK: messages, calls with their outcomes; nothing waits for a worker."""
+    await store.append(KEY, TALK[:1])
+    session = await lp.get("claude", KEY["project_key"], KEY["session_id"])
+    assert session.head.pending == 1
+    await store.append(KEY, TALK[1:])
+    await session.refresh()
+    assert session.head.pending == 0
+    assert [(m.role, m.text) for m in await session.messages()] == [
+        ("user", "What is here?"),
+        ("assistant", "I look."),
+        ("assistant", ""),
+        ("tool", ""),
+    ]
+    assert await store.load(KEY) == TALK
+
+
+async def test_a_repeated_batch_is_recorded_once(store: LimpetSessionStore) -> None:
+    """The SDK sends a batch again after a lost answer; half of it may be new."""
+    await store.append(KEY, TALK[:2])
+    await store.append(KEY, TALK[:3])
+    await store.append(KEY, [*TALK[1:3], TALK[2]])
+    assert await store.load(KEY) == TALK[:3]
+
+
+async def test_racing_writers_lose_no_entry_and_no_title(store: LimpetSessionStore) -> None:
+    """The summary is folded in the commit of its entries, on what was read."""
+    batches = [[{"type": "user", "uuid": f"{n}", "timestamp": "2026-01-01"}] for n in range(12)]
+    title = [{"type": "custom-title", "customTitle": "mine", "timestamp": "2026-01-01"}]
+    await asyncio.gather(*(store.append(KEY, batch) for batch in [*batches, title]))
+    loaded = await store.load(KEY)
+    assert loaded is not None
+    assert len(loaded) == 13
+    (summary,) = await store.list_session_summaries(KEY["project_key"])
+    assert "mine" in json.dumps(summary["data"])
+
+
+async def test_an_entry_of_any_size_and_text_comes_back(store: LimpetSessionStore) -> None:
+    """Larger than an event may be, half a surrogate, numbers beyond 64 bits."""
+    entries: list[Any] = [
+        {"type": "user", "uuid": "big", "message": {"content": "x" * (9 * 2**20)}},
+        {"type": "user", "uuid": "odd", "message": {"content": "\ud800"}, "n": 2**80},
+    ]
+    await store.append(KEY, entries)
+    assert await store.load(KEY) == entries
+
+
+async def test_a_late_write_after_a_delete_is_refused(store: LimpetSessionStore) -> None:
+    """A process that still runs does not bring a deleted conversation back."""
+    await store.append(KEY, TALK)
+    await store.delete(KEY)
+    with pytest.raises(SessionDeleted):
+        await store.append(KEY, TALK[:1])
+    assert await store.load(KEY) is None
+
+
+async def test_transcripts_of_a_machine_are_imported_once(
+    lp: limpet.Limpet, store: LimpetSessionStore, tmp_path: Path
+) -> None:
+    """Sessions and their subagents; a bad line is named; a second run adds what is new."""
+    project = tmp_path / "-home-ada-shop"
+    (project / "5f0c/subagents").mkdir(parents=True)
+    main = project / "5f0c.jsonl"
+    main.write_text("".join(json.dumps(entry) + "\n" for entry in TALK) + "not JSON\n")
+    (project / "5f0c/subagents/agent-1.jsonl").write_text(json.dumps(TALK[0]) + "\n")
+    brought = [each async for each in import_transcripts(lp, tmp_path)]
+    assert [(str(b.key), b.entries, b.unreadable) for b in brought] == [
+        ("claude/-home-ada-shop/5f0c/subagents/agent-1", 1, ()),
+        ("claude/-home-ada-shop/5f0c", 4, ("5f0c.jsonl:5",)),
+    ]
+    with main.open("a") as file:
+        file.write(json.dumps({"type": "user", "uuid": "u9"}) + "\n")
+    async for _ in import_transcripts(lp, project):
+        pass
+    assert await store.load(KEY) == [*TALK, {"type": "user", "uuid": "u9"}]
+    assert await store.list_subkeys(KEY) == ["subagents/agent-1"]
+    assert os.listdir(project)  # noqa: PTH208  # the files stay where they are
