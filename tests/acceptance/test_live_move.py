@@ -582,3 +582,60 @@ async def test_sealed_stores_seal_again_what_arrives(tmp_path: Path) -> None:
         assert (await b.get(KEY)).values["n"] == 1
         for lp in (a, b):
             assert (await lp.maintenance.verify()).findings == ()
+
+
+async def test_who_follows_a_move_may_do_no_more_there(tmp_path: Path) -> None:
+    """A principal stays the same principal at the other node."""
+    async with limpet.open("memory://", node="b") as b:
+        opening = limpet.open("memory://", node="a", nodes={"b": b}, follow_moves=True)
+        async with opening as a:
+            await _new(a)
+            assert (await a.move(KEY, b)).success
+            ada = limpet.Principal("user:ada", role="viewer", app="support", user="ada")
+            there = await a.acting_as(ada).get(KEY)
+            assert there.values["n"] == 1
+            with pytest.raises(errors.AccessDenied):
+                await there.append("user.message", {"text": "x"}, actor="user:ada")
+            bob = limpet.Principal("user:bob", role="owner", app="support", user="bob")
+            with pytest.raises(errors.AccessDenied):
+                await a.acting_as(bob).get(KEY)
+
+
+async def test_the_admin_of_an_app_receives_sessions_of_that_app_and_no_others() -> None:
+    """As a server's store asks: every step of an arrival is decided by the guard."""
+    async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
+        await _new(a)
+        for app, accepted in (("sales", False), ("support", True)):
+            admin = limpet.Principal("key:1", role="admin", app=app)
+            arrivals = Arrivals(b.acting_as(admin)._services, "b")
+            begun = mover.Mover(a._services, "a", arrivals)
+            if accepted:
+                assert (await begun.move((KEY,))).success
+                continue
+            with pytest.raises(errors.AccessDenied):
+                await begun.move((KEY,))
+        assert (await b.get(KEY)).values["n"] == 1
+
+
+async def test_what_is_in_the_way_refuses_a_prestage() -> None:
+    """As the move would be refused, by an error that says so."""
+    async with limpet.open("memory://") as a, limpet.open("memory://") as b:
+        await _new(a)
+        await b.create(*(KEY.app, KEY.user, KEY.id))
+        with pytest.raises(errors.SessionExists):
+            await a.prestage(KEY, b)
+        await b.delete(KEY)
+        with pytest.raises(errors.SessionDeleted):
+            await a.prestage(KEY, b)
+
+
+async def test_spawned_children_keep_their_parent_and_are_drained_with_it() -> None:
+    """Its head has their number, its log their keys."""
+    async with limpet.open("memory://") as a, limpet.open("memory://") as b:
+        parent = await _new(a)
+        child = await a.spawn(parent, task="look it up")
+        for key in (KEY, child.key):
+            assert (await a.move(key, b)).reason == "family"
+        done = await a.drain(b)
+        assert (done.sessions, done.refused) == (2, ())
+        assert {head.key async for head in b.each()} == {KEY, child.key}

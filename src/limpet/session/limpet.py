@@ -533,6 +533,9 @@ class Limpet:
                 there = None if nodes is None else await nodes.limpet(moved.to)
                 if there is None:
                     raise
+                guard = self._services.guard
+                if guard is not None:  # it may do there what it may do here, and no more
+                    there = there.acting_as(guard.principal)
                 lp, epoch = there, moved.epoch
         raise AssertionError("the last hop returns or raises")
 
@@ -1322,7 +1325,7 @@ class Limpet:
         check_move(deadline, 0, force=force)
         done, app = check_progress(progress), check_sessions(app)
         services = await self._services.approved_app("move", app)
-        arrivals = await self._arrivals(to, ())
+        arrivals = await self._arrivals(to, (), app=app)
         limits = (deadline, force)
         return await drain(services, self.node, arrivals, app, *limits, progress=done)
 
@@ -1353,7 +1356,7 @@ class Limpet:
             return None
         return Home(self.node, epoch)
 
-    async def _arrivals(self, to: Any, keys: Sequence[Key]) -> Arrivals:
+    async def _arrivals(self, to: Any, keys: Sequence[Key], *, app: str | None = None) -> Arrivals:
         """The side of another store that receives sessions. Raises AccessDenied."""
         from limpet.session.move.adopter import Adopter
         from limpet.session.move.arrivals import Arrivals
@@ -1373,7 +1376,7 @@ class Limpet:
             for key in keys:
                 await services.guard.check("move", Resource.of(key))
             if not keys:
-                services = await services.approved_app("move", None)
+                services = await services.approved_app("move", app)
             services = services.system
         arrivals = Arrivals(services, of.node)
         lent: Any = to  # by a Limpet that has its own loop

@@ -30,12 +30,13 @@ from limpet.errors import (
     SessionConflict,
     SessionDeleted,
     SessionErased,
+    SessionExists,
     SessionFenced,
     SessionLocked,
     SessionMoved,
-    SessionNotFound,
     StoreBusy,
     StoreError,
+    StoreFull,
 )
 from limpet.model import EMPTY, Base, Commit, Fact, Head, Key, Lease, checkpoints_of
 from limpet.model.facts.documents import VALUE
@@ -110,7 +111,12 @@ _WAIT_SECONDS: Final = 0.05
 _REFUSE_SECONDS: Final = 5.0
 _ROUNDS: Final = 4  # of staging while the session runs, each with less to send than the last
 _SMALL: Final = 64  # events that are sent during the pause rather than in one more round
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+# What keeps a session from being staged.
+_IN_THE_WAY: Final[Mapping[str, type[LimpetError]]] = {
+    "exists": SessionExists,
+    "deleted": SessionDeleted,
+    "erased": SessionErased,
+}
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -257,7 +263,10 @@ class Mover:
             return self._meter.moved(epoch, "busy", str(error))
         except (StoreError, OSError, TimeoutError) as error:
             if not self._departing:
-                return self._meter.moved(epoch, "unreachable", str(error))
+                if isinstance(error, StoreError) and not error.retryable:
+                    raise
+                full = isinstance(error, StoreFull)
+                return self._meter.moved(epoch, "capacity" if full else "unreachable", str(error))
             heads = [await self._head(key) for key in keys]  # it may have been recorded
             if any([departure(head.facts) for head in heads]):
                 return await self._resumed(keys, heads)
@@ -273,7 +282,7 @@ class Mover:
         try:
             await self._target.begin(member.arrival(self._node))
         except ArrivalRefused as error:
-            raise SessionConflict(key, "session", 0, error.detail) from error
+            raise _IN_THE_WAY[error.reason](key) from error
         await self._stage(member)
         meter = self._meter
         return Prestaged(meter.events, meter.bytes, meter.compressed)
@@ -285,11 +294,12 @@ class Mover:
         assert away is not None
         if away["to"] != self._target.node:
             raise SessionMoved(first.key, away["to"], away["epoch"])
-        members = []
+        members, at = [], (away["to"], away.get("family"))  # others may have left again since
         for key in family_in(away) or (first.key,):
             head = await head_of(self._journal, key)
             own = None if head is None else departure(head.facts)
-            if head is not None and own is not None:
+            together = own is not None and (own["to"], own.get("family")) == at
+            if head is not None and own is not None and together:
                 members.append(_Member(head, own["epoch"]))
         if not members:  # meanwhile another mover has read the refusal
             return self._meter.moved(away["epoch"], "refused", "the session has returned")
