@@ -58,6 +58,7 @@ def _urls(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a.db", tmp_path / "b.db"
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize("writes", tries(list(range(0, POINTS, 3)), list(range(POINTS))))
 async def test_a_killed_mover_leaves_one_owner_at_most_and_the_next_finishes(
     tmp_path: Path, writes: int
@@ -85,6 +86,7 @@ async def test_a_killed_mover_leaves_one_owner_at_most_and_the_next_finishes(
             await _check(a, b, written)
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize("writes", tries([4, 9, 12], list(range(POINTS))))
 async def test_a_stopped_mover_that_wakes_up_late_changes_nothing(
     tmp_path: Path, writes: int

@@ -259,7 +259,7 @@ class Mover:
                 leases.clear()  # they ended with it
         except ArrivalRefused as error:
             return self._meter.moved(epoch, error.reason, error.detail)
-        except SessionLocked as error:
+        except (SessionLocked, SessionFenced) as error:  # or the lock was lost on the way
             return self._meter.moved(epoch, "busy", str(error))
         except (StoreError, OSError, TimeoutError) as error:
             if not self._departing:
