@@ -43,16 +43,17 @@ async def _new(lp: Limpet, key: Key = KEY) -> limpet.Session[Any]:
     return s
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite-memory", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 async def pair(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[tuple[Limpet, Limpet]]:
     """Two nodes that know each other, on stores of several kinds."""
     one, two = "memory://", "memory://"
-    if request.param.startswith("sqlite"):
+    if request.param in ("sqlite", "files"):
         one = f"sqlite:///{tmp_path}/a.db"
-    if request.param == "sqlite":
         two = f"sqlite:///{tmp_path}/b.db"
+    if request.param == "files":
+        two = f"files://{tmp_path}/b"
     if request.param == "postgres":
         one = f"sqlite:///{tmp_path}/a.db"
         two = request.getfixturevalue("any_postgres").url
