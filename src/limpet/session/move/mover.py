@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,7 +112,7 @@ _REFUSE_SECONDS: Final = 5.0
 _ROUNDS: Final = 4  # of staging while the session runs, each with less to send than the last
 _SMALL: Final = 64  # events that are sent during the pause rather than in one more round
 # What keeps a session from being staged.
-_IN_THE_WAY: Final[Mapping[str, type[LimpetError]]] = {
+_IN_THE_WAY: Final[Mapping[str, Callable[[Key], LimpetError]]] = {
     "exists": SessionExists,
     "deleted": SessionDeleted,
     "erased": SessionErased,
