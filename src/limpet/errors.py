@@ -19,7 +19,8 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── ShareNotFound
-    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
+    │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
@@ -617,6 +618,14 @@ class SessionArchived(SessionError, code="session.archived", status=410):
     template = """session {key} is archived. Read it with lp.get(key, archived=True), or bring it
     back with lp.unarchive(key)."""
     key: object
+
+
+class SessionMoved(SessionError, code="session.moved", status=410):
+    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
+    with nodes= and follow_moves=True."""
+    key: object
+    to: str
+    epoch: int
 
 
 class InvalidTransition(SessionError, code="session.invalid_transition"):

@@ -202,6 +202,11 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("--migrations", "planted:registry", "--app", TEXT, "--plan"),
         ("--migrations", f"planted:{TEXT}", "--plan"),
     ],
+    "move": [(f"{NAME}.moved.db", *NAMED), (f"{NAME}://x", *NAMED)],
+    "drain": [("drained.db", "--app", NAME)],
+    "push": [(TEXT,)],
+    "pull": [(TEXT,)],
+    "where": [(TEXT,), ("support/ada/none",)],
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
@@ -369,6 +374,11 @@ def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...
         return (*rest, f"{NAME}.{store}")
     if command == "policy":
         return rest
+    if command in ("push", "where"):  # named by app/user/id alone
+        to = ("pushed.db",) if command == "push" else ()
+        return (f"{NAME}/{NAME}/{NAME}", *to, "--store", store)
+    if command == "pull":
+        return (store, f"{NAME}/{NAME}/{NAME}", "--store", "pulled.db")
     return (store, *rest)
 
 

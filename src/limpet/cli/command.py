@@ -59,13 +59,15 @@ class StoreArgument(msgspec.Struct, frozen=True):
         creates: bool = False,
         archive: str | None = None,
         policies: Path | None = None,
+        node: str | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
-        """The open store: read-only without `writes`; a missing one is made with `creates`."""
+        """The open store: read-only without `writes`; a missing one is made with `creates`. `node`
+        is its name among those that sessions move between."""
         keys, keyring = _KEYS.get()
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
             async with limpet.Limpet(
-                self.url, token=token, tls=tls_settings(self.url), archive=archive
+                self.url, token=token, tls=tls_settings(self.url), archive=archive, node=node
             ) as served:
                 yield served
             return
@@ -73,7 +75,12 @@ class StoreArgument(msgspec.Struct, frozen=True):
             await refuse_missing(self.url)
         if writes:
             opening = limpet.Limpet(
-                self.url, archive=archive, keys=keys, keyring=keyring, policies=policies
+                self.url,
+                archive=archive,
+                keys=keys,
+                keyring=keyring,
+                node=node,
+                policies=policies,
             )
         else:
             opening = await self._looked_at(archive, keys, keyring)

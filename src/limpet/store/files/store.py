@@ -316,6 +316,8 @@ class FilesStore:
             taking = holder(each.by)
             if taking is None or self.state.reader.key_hash(each.key) in index.erased:
                 return None
+            if each.by_at is not None and not self._stands(each.by, each.by_at):
+                return None
             names = (each.key.app, each.key.user, each.key.id)
             fence = max(taking.head.fence, fence)
             lines.append(TakeLine(row=taking.row, session=names, fence=fence))
