@@ -10,6 +10,7 @@ from bench.table import Row
 from bench.workloads import (
     adk,
     agent_turns,
+    analytics,
     appends,
     copies,
     crowd,
@@ -72,6 +73,7 @@ WORKLOADS: Final = {
     "R2": Workload("R2 · a wake among many sessions", turns.among, peer=False),
     "R3": Workload("R3 · a turn of three steps, beside DBOS", durable.sqlite, peer=False),
     "R4": Workload("R4 · a session whose worker was killed", turns.recovery, peer=False),
+    "Y1": Workload("Y1 · analytics", analytics.rows, peer=False),
     "T1": Workload("T1 · a turn with a model call and a tool", agent_turns.cost, peer=False),
     "T2": Workload("T2 · turns that wait on a model", agent_turns.waiting, peer=False),
     "T3": Workload("T3 · what a model says, followed elsewhere", agent_turns.streaming, peer=False),
