@@ -27,10 +27,12 @@ def python() -> Path:
         pytest.skip(f"the studio is not tested here: {error}")
 
 
-def test_the_studio_in_a_browser(python: Path) -> None:
-    """Every test of every suite passes, in one run: a browser starts slowly."""
+@pytest.mark.parametrize("part", ["0/3", "1/3", "2/3"])
+def test_the_studio_in_a_browser(python: Path, part: str) -> None:
+    """Every test of every suite passes; in three runs, each within the limit of one test."""
     suites = sorted(str(file.relative_to(venvs.ROOT)) for file in HERE.glob("check_*.py"))
     assert suites
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings="]
-    code, said = venvs.run(python, *options, *suites, timeout=SECONDS_MAX)
+    options += ["-p", "tests.support.halves"]
+    code, said = venvs.run(python, *options, *suites, timeout=SECONDS_MAX, PART=part)
     assert code == 0, said[-8_000:]
