@@ -260,6 +260,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
 SILENT |= {
+    "acp",
     "decide",
     "import-claude",
     "certs",
