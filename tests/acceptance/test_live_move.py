@@ -53,7 +53,7 @@ async def pair(
         one = f"sqlite:///{tmp_path}/a.db"
         two = f"sqlite:///{tmp_path}/b.db"
     if request.param == "files":
-        two = f"files://{tmp_path}/b"
+        two = f"files:///{tmp_path}/b"
     if request.param == "postgres":
         one = f"sqlite:///{tmp_path}/a.db"
         two = request.getfixturevalue("any_postgres").url
