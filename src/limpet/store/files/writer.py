@@ -27,12 +27,14 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import (
+    EMPTY,
     PROCESSING,
     SALT_BYTES,
     Base,
     Commit,
     Event,
     Fold,
+    FrozenDict,
     Head,
     Key,
     Recorded,
@@ -255,22 +257,24 @@ class FilesBatch:
         elif event.cause or event.invocation_id or event.correlation_id or event.wake_id:
             line.cause, line.invocation_id = event.cause, event.invocation_id
             line.correlation_id, line.wake_id = event.correlation_id, event.wake_id
-        changes: Raw | None = None
+        changes: Any = None  # what is described, encoded with the line
         if draft.plain_ops:
             if fields is None:  # a new session
                 base = self.plan.bases.get(key)
-                fields = {} if base is None else base.fields
+                fields = EMPTY if base is None else base.fields
             if draft.sets is not None:
-                changes = Raw(encode_line(changes_by_sets(fields, draft.sets)))
-            elif described := changes_of(fields, draft.plain_ops):
-                changes = Raw(encode_line(described))
+                changes = changes_by_sets(fields, draft.sets)
+            else:
+                changes = changes_of(fields, draft.plain_ops)
             if final is not None:
                 fields = final.fields
             elif draft.sets is not None:
-                fields = {**fields, **draft.sets}
+                if type(fields) is not dict:
+                    fields = dict(fields)  # ours: the events of a run change it in turn
+                fields.update(draft.sets)
             else:
                 own = [op for op in draft.plain_ops if ops.scope_of(str(op.path[0])) == "session"]
-                fields = ops.apply(fields, own)
+                fields = ops.apply(FrozenDict(fields), own)
         self._put_body(line, key, rec, changes)
         if before is None:
             head = self.plan.folds[key].head
@@ -289,19 +293,19 @@ class FilesBatch:
             line.mac = "" if mac is None else mac.hex()
         return line, fields
 
-    def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Raw | None) -> None:
+    def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Any) -> None:
         codec = self._codec
         if not codec.seals:
             line.body, line.salt = Raw(rec.raw), rec.salt.hex()
-            if changes is not None:
+            if changes:
                 line.changes = changes
             return
         event, uid = rec.event, self.plan.folds[key].head.uid
         bound = (event.seq, event.at_us, rec.draft.header, event.link)
         place = codec.event_place(uid, event.id, event.type, *bound)
         plain = rec.salt + rec.raw
-        if changes is not None:
-            plain += b"\n" + bytes(changes)
+        if changes:
+            plain += b"\n" + encode_line(changes)
         flags, stored, _ = codec.pack(plain, place)
         line.put(flags, stored, 0)
         line.digest = rec.digest.hex()
