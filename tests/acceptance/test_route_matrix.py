@@ -231,6 +231,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("GET", f"{L}/relations"): asks("read"),
     ("POST", f"{L}/relations"): asks("write", {"session_id": "{other}", "kind": "peer"}),
     ("GET", f"{L}/graph"): asks("read"),
+    ("GET", f"{L}/graph_run"): asks("read"),
     ("GET", f"{L}/checkpoints"): asks("read"),
     ("POST", f"{L}/checkpoints"): asks("write", {}),
     ("POST", f"{L}/checkpoints/{{number}}/restore"): asks("write", {}, refused=400),
@@ -266,6 +267,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("GET", "/limpet/v1/dead_letters"): asks("inspect", of_app=True),
     ("GET", "/limpet/v1/audit"): asks("audit", of_app=True),
     ("GET", "/limpet/v1/events/stream"): asks("read", of_app=True),
+    ("GET", "/limpet/v1/analytics"): asks("read", of_app=True),
 }
 # The parameter {id} of a path means another thing on each of them.
 _ID_OF = {
@@ -308,7 +310,8 @@ async def world() -> AsyncIterator[tuple[limpet.Limpet, Starlette]]:
             admin = p.role == "admin"
             return Caller(lp.acting_as(p), p.id, p.app, p.user, admin=admin, principal=p)
 
-        yield lp, build(lp, caller_of=caller_of, rate=None)
+        async with limpet.Analytics(lp, "memory://") as analytics:
+            yield lp, build(lp, caller_of=caller_of, rate=None, analytics=analytics)
 
 
 def filled(value: Any, names: dict[str, str]) -> Any:

@@ -7,8 +7,8 @@ import getpass
 import inspect
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -88,6 +88,10 @@ def serve(
         str | None,
         typer.Option("--archive", metavar="URL", help="Where archived sessions go."),
     ] = None,
+    analytics: Annotated[
+        str | None,
+        typer.Option("--analytics", metavar="FILE", help="Fold analytics into it, for dashboards."),
+    ] = None,
     log: Annotated[bool, typer.Option("--log", help="Log to stderr, requests too.")] = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
@@ -121,6 +125,7 @@ def serve(
             signing=None if tokens is None else _signing(tokens),
             rate=RATE_PER_KEY if rate is None else rate or None,
             archive=archive,
+            analytics=analytics,
         )
     )
 
@@ -164,6 +169,7 @@ async def _serve(
     signing: str | None,
     rate: float | None,
     archive: str | None,
+    analytics: str | None,
 ) -> None:
     from limpet.server.serve import serve_until_stopped, serving, working
 
@@ -175,6 +181,9 @@ async def _serve(
         if set_up is not None and inspect.isawaitable(done := set_up(lp)):
             await done
         tokens = None if signing is None else limpet.Tokens(lp, signing=signing)
+        folded = None
+        if analytics is not None:
+            folded = await stack.enter_async_context(folding(lp, store_url(analytics)))
         url = await stack.enter_async_context(
             serving(
                 lp,
@@ -185,6 +194,7 @@ async def _serve(
                 cors=cors,
                 tokens=tokens,
                 rate=rate,
+                analytics=folded,
             )
         )
         await stack.enter_async_context(working(lp, harnesses))
@@ -193,6 +203,19 @@ async def _serve(
         screen.show(CommandResult({"url": url}, [TextLine(f"serving at {url}", "ok")]))
         sys.stdout.flush()
         await serve_until_stopped()
+
+
+@asynccontextmanager
+async def folding(lp: limpet.Limpet, url: str) -> AsyncIterator[limpet.Analytics]:
+    """Analytics that are folded as long as this lasts."""
+    async with limpet.Analytics(lp, url) as analytics:
+        running = asyncio.create_task(analytics.run())
+        try:
+            yield analytics
+        finally:
+            analytics.stop()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 def _log_to_stderr() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -25,6 +26,9 @@ from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
 
+if TYPE_CHECKING:  # it loads numpy
+    from limpet.analytics.analytics import Analytics
+
 
 def build(
     lp: Limpet,
@@ -34,13 +38,15 @@ def build(
     cors: Sequence[str] = (),
     tokens: Tokens | None = None,
     rate: float | None = RATE_PER_KEY,
+    analytics: Analytics | None = None,
 ) -> Starlette:
     """Return the ASGI app that serves an open Limpet, which the caller closes afterwards.
 
     With `dev` everybody on this machine enters as an admin, without a key: never for a port that
     others reach. `caller_of` says who enters, in the place of keys. Pages of the
     origins in `cors` may use it from a browser; others may not. `tokens` issues and checks session
-    tokens. A key may send `rate` requests a second, None: as many as it likes.
+    tokens. A key may send `rate` requests a second, None: as many as it likes. `analytics` is what
+    the dashboards show; its owner runs and closes it.
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
@@ -48,7 +54,7 @@ def build(
     if caller_of is None:
         gate = DevGate(lp) if dev else KeyGate(lp)
         caller_of = gate = gate if tokens is None else TokenGate(lp, tokens, gate)
-    service = Service(lp, caller_of, gate, tokens=tokens, rate=rate)
+    service = Service(lp, caller_of, gate, tokens=tokens, rate=rate, analytics=analytics)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -368,6 +368,23 @@ class PrincipalForm(TypedDict):
     actions: list[str]  # that the role grants; a policy may refuse some
 
 
+class PlotForm(TypedDict):
+    """One series to plot: what it is, and its points, the oldest first."""
+
+    title: str
+    unit: str
+    points: list[PointForm]
+
+
+class PointForm(TypedDict):
+    name: str
+    value: float | None
+
+
+class DashboardsForm(TypedDict):
+    dashboards: list[PlotForm]
+
+
 class TokenForm(TypedDict):
     """A session token, which is not shown again."""
 

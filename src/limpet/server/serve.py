@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -40,6 +40,9 @@ from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
 from limpet.store.remote.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, PATH
+
+if TYPE_CHECKING:  # it loads numpy
+    from limpet.analytics.analytics import Analytics
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CLOSING: Final = b"connection: close\r\ncontent-length: 0\r\n\r\n"
@@ -232,6 +235,7 @@ async def serving(
     cors: Sequence[str] = (),
     tokens: Tokens | None = None,
     rate: float | None = RATE_PER_KEY,
+    analytics: Analytics | None = None,
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
 
@@ -239,7 +243,15 @@ async def serving(
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
-    app = build(lp, dev=dev, caller_of=caller_of, cors=cors, tokens=tokens, rate=rate)
+    app = build(
+        lp,
+        dev=dev,
+        caller_of=caller_of,
+        cors=cors,
+        tokens=tokens,
+        rate=rate,
+        analytics=analytics,
+    )
     server = Server(app, tls=tls)
     listening = listen(host, port)
     await server.start(listening)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from limpet.server.access import CallerOf, Gate
 from limpet.server.limits import RATE_PER_KEY
@@ -12,6 +13,9 @@ from limpet.server.requests import KeyShare, admitted
 from limpet.server.store_door import StoreDoor
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
+
+if TYPE_CHECKING:  # it loads numpy
+    from limpet.analytics.analytics import Analytics
 
 
 class Service:
@@ -25,12 +29,14 @@ class Service:
         *,
         tokens: Tokens | None = None,
         rate: float | None = RATE_PER_KEY,
+        analytics: Analytics | None = None,
     ) -> None:
         self.lp = lp
         self.meter = Meter()
         self.share = KeyShare(rate=rate)
         self.door = StoreDoor(lp, self.meter, self.share)
         self.tokens = tokens  # None: there is no key to sign them with
+        self.analytics = analytics  # None: nobody folds them here
         self.pulse = StorePulse(lp)
         self.caller_of = admitted(caller_of, self.meter, self.share)  # raises EntryRefused
         self.gate = gate  # ours to close

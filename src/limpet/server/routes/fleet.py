@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidQuery
+from limpet.errors import InvalidQuery, RouteNotFound
 from limpet.model import Head
 from limpet.model.facts.phases import PHASES
 from limpet.model.facts.running.runs import DEAD
@@ -18,6 +18,7 @@ from limpet.security.roles import RoleRules
 from limpet.server import ids
 from limpet.server.forms import (
     AuditForm,
+    DashboardsForm,
     HeadForm,
     PageForm,
     PrincipalForm,
@@ -45,6 +46,7 @@ from limpet.session.limpet import journal_of
 from limpet.store.cursor import check_position
 from limpet.store.protocol import FeedEntry
 
+_WINDOWS: Final = 48  # hours that a dashboard shows
 _SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
 _LABEL: Final = "labels["
 _ORDERS: Final = ("created", "updated", "key")
@@ -61,8 +63,45 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", "/inbox", inbox),
         at("GET", "/dead_letters", dead_letters),
         at("GET", "/audit", audit),
+        at("GET", "/analytics", analytics),
         at("GET", "/events/stream", stream),
     ]
+
+
+@describe(response=DashboardsForm)
+async def analytics(call: WireCall) -> Answer:
+    """The dashboards of an app, or of the whole store: its windows as series to plot.
+
+    404 if the server was started without --analytics.
+    """
+    folded, app = call.service.analytics, call.named_app
+    await _check_app(call, app)
+    if folded is None:
+        raise RouteNotFound("GET /limpet/v1/analytics: start the server with --analytics FILE")
+    from limpet.analytics.report import SERIES  # it loads numpy
+
+    windows = await folded.by("window", app=app, window="hour", limit=_WINDOWS)
+    names = windows.column("window")
+    return {
+        "dashboards": [
+            {
+                "title": title.partition(",")[0],
+                "unit": title.partition(", ")[2],
+                "points": [
+                    {"name": name, "value": value}
+                    for name, value in zip(names, windows.column(column), strict=True)
+                ],
+            }
+            for column, title in SERIES
+        ]
+    }
+
+
+async def _check_app(call: WireCall, app: str | None) -> None:
+    """Raises AccessDenied unless the caller may read all of an app, or of the store."""
+    journal = journal_of(call.lp)
+    if isinstance(journal, ActingJournal):
+        await journal.guard.check("read", STORE if app is None else Resource("app", app))
 
 
 @describe(response=PrincipalForm)
@@ -188,10 +227,7 @@ async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""
     after = call.request.headers.get("last-event-id") or call.text("after")
-    journal = journal_of(call.lp)
-    if isinstance(journal, ActingJournal):  # before the headers leave
-        app = call.named_app
-        await journal.guard.check("read", STORE if app is None else Resource("app", app))
+    await _check_app(call, call.named_app)  # before the headers leave
     position = check_position(after) or await call.lp.position()
     entries = watch_quietly(call.service.pulse, call.lp, call.named_app, position)
     return FeedStream(call, entries)
