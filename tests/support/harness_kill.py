@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ class Notes:
         self.note("tool")
 
 
-async def run_child(url: str, harness: Any) -> None:
-    """Run the worker of the child; its session is made by the first one."""
+async def run_child(url: str, with_lp: Callable[[limpet.Limpet], Any]) -> None:
+    """Run the worker of the child with the harness; its session is made by the first one."""
     async with limpet.open(url) as lp:
         session = await lp.get_or_create("support", "ada", "c1")
         if not await session.messages():
             await session.append("user.message", {"text": "Help!"}, actor="user:ada")
         worker = limpet.Worker(
-            lp, harness, app="support", lease_seconds=1, idle_exit=True, signals=False
+            lp, with_lp(lp), app="support", lease_seconds=1, idle_exit=True, signals=False
         )
         while (await lp.get("support", "ada", "c1")).stop_reason != "end_turn":
             await worker.run()

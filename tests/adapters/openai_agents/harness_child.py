@@ -30,4 +30,4 @@ class Noting(Scripted):
 
 if __name__ == "__main__":
     agent = Agent(name="Assistant", model=Noting(), tools=[weather])
-    asyncio.run(run_child(sys.argv[1], as_harness(agent)))
+    asyncio.run(run_child(sys.argv[1], lambda _: as_harness(agent)))
