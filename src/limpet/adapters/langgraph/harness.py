@@ -96,18 +96,10 @@ class _TurnGraph:
             given = {_MESSAGES: await self._new_messages(state)}
         elif not state.next:
             return  # it had ended when the process did
-        used = {"input": 0, "output": 0}
-        parts = self._graph.astream(
-            given, self._config, stream_mode=["messages", "updates"], durability="sync"
-        )
-        async for mode, part in parts:
-            if mode == "messages" and isinstance(part[0], AIMessageChunk) and part[0].text:
-                yield Piece(text=part[0].text)
-            elif mode == "updates":
-                for message in _messages_in(part):
-                    for name, tokens in _usage_of(message).items():
-                        used[name] += tokens
-        yield Piece(usage=used)
+        parts = self._graph.astream(given, self._config, stream_mode="messages", durability="sync")
+        async for message, _ in parts:
+            if isinstance(message, AIMessageChunk) and message.text:
+                yield Piece(text=message.text)
 
     async def results(self) -> dict[str, Any]:
         """What the graph has added to the conversation and has not been said, and asks for."""
@@ -143,16 +135,12 @@ class _TurnGraph:
         return id
 
 
-def _messages_in(update: Any) -> list[Any]:
-    """The messages that nodes have returned in one step."""
-    written = [value for value in update.values() if isinstance(value, Mapping)]
-    found = [value.get(_MESSAGES) or [] for value in written]
-    return [each for many in found for each in (many if isinstance(many, list) else [many])]
-
-
-def _usage_of(message: Any) -> dict[str, int]:
-    used = getattr(message, "usage_metadata", None) or {}
-    return {name: used.get(f"{name}_tokens", 0) for name in ("input", "output")}
+def _usage_of(message: AIMessage) -> dict[str, Any]:
+    used = message.usage_metadata
+    counts = (
+        {} if used is None else {"input": used["input_tokens"], "output": used["output_tokens"]}
+    )
+    return {"usage": counts} if counts else {}
 
 
 def _statements(message: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -161,7 +149,8 @@ def _statements(message: Any) -> list[tuple[str, dict[str, Any]]]:
         data = {"request_id": message.tool_call_id, "output": message.content}
         failed = {"is_error": True} if message.status == "error" else {}
         return [("agent.tool_result", {**data, **failed})]
-    said = [("agent.message", {"text": message.text})] if message.text else []
+    used = _usage_of(message)  # it counts where it is said
+    said = [("agent.message", {"text": message.text, **used})] if message.text or used else []
     return said + [
         ("agent.tool_use", {"request_id": c["id"], "name": c["name"], "input": c["args"]})
         for c in message.tool_calls
