@@ -122,6 +122,7 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra postgres --group anthropic-0 --no-annotate -o requirements/anthropic-0.txt
 	$(COMPILE) --extra postgres --group anthropic-1 --no-annotate -o requirements/anthropic-1.txt
 	$(COMPILE) --extra postgres --group schemathesis --no-annotate -o requirements/schemathesis.txt
+	$(COMPILE) --extra postgres --group analytics --no-annotate -o requirements/analytics.txt
 	@if grep -nE '://|^-|(^|[ =])/' requirements/*.txt; then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 

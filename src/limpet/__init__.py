@@ -25,6 +25,25 @@ if TYPE_CHECKING:
         ops as ops,
         providers as providers,
     )
+    from limpet.analytics.advice import (
+        Advice as Advice,
+        AdvicePolicy as AdvicePolicy,
+        SignalEvidence as SignalEvidence,
+    )
+    from limpet.analytics.analytics import Analytics as Analytics, Score as Score
+    from limpet.analytics.anomalies import Alert as Alert, Anomalies as Anomalies
+    from limpet.analytics.compare import (
+        Comparison as Comparison,
+        MetricDifference as MetricDifference,
+        Regression as Regression,
+    )
+    from limpet.analytics.metrics import (
+        SessionAnalytics as SessionAnalytics,
+        ToolUsage as ToolUsage,
+    )
+    from limpet.analytics.rollup import Table as Table
+    from limpet.analytics.satisfaction import SatisfactionModel as SatisfactionModel
+    from limpet.analytics.sets import FailingSet as FailingSet
     from limpet.errors import (
         AccessDenied as AccessDenied,
         BudgetReached as BudgetReached,
@@ -171,6 +190,7 @@ if TYPE_CHECKING:
     from limpet.session.runs.runs import Harness, WakeOptions, Woken as Woken
     from limpet.session.runs.setup import VaultDocument as VaultDocument, Vaults as Vaults
     from limpet.session.runs.spawn import Children as Children
+    from limpet.session.runs.switches import AppSwitches as AppSwitches, ToolSwitch as ToolSwitch
     from limpet.session.runs.traces import (
         Activation as Activation,
         Span as Span,
@@ -218,6 +238,14 @@ __version__ = "0.1.0"
 # Every public name, by the module that it is loaded from at its first use.
 _HOMES = {
     "limpet": "errors facts graph ops providers",
+    "limpet.analytics.advice": "Advice AdvicePolicy SignalEvidence",
+    "limpet.analytics.analytics": "Analytics Score",
+    "limpet.analytics.anomalies": "Alert Anomalies",
+    "limpet.analytics.compare": "Comparison MetricDifference Regression",
+    "limpet.analytics.metrics": "SessionAnalytics ToolUsage",
+    "limpet.analytics.rollup": "Table",
+    "limpet.analytics.satisfaction": "SatisfactionModel",
+    "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
         "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
@@ -288,6 +316,7 @@ _HOMES = {
     "limpet.session.runs.promotion": "MemoryItem PromotionGates Proposal",
     "limpet.session.runs.runs": "Woken",
     "limpet.session.runs.setup": "VaultDocument Vaults",
+    "limpet.session.runs.switches": "AppSwitches ToolSwitch",
     "limpet.session.runs.spawn": "Children",
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",

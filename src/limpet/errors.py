@@ -31,7 +31,7 @@
     │                           RequestMismatch · ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
-    │   ├── ScopeFull
+    │   ├── ScopeFull · TooLittleFeedback
     │   └── MigrationError      MigrationMissing · MigrationAmbiguous · MigrationFailed
     │                           SchemaIncompatible (all: a SessionError too)
     ├── GraphError          a graph cannot be compiled, run, resumed or bound to a session
@@ -192,7 +192,7 @@ class InvalidURL(InvalidInput, code="store.url"):
     reason: str
     advice: str = (
         "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-        "?sync=normal), or postgresql://user@host/database"
+        "?sync=normal), files:///directory, or postgresql://user@host/database"
     )
 
     def _prepare(self) -> None:
@@ -1020,6 +1020,13 @@ class ScopeFull(StateError, code="scope.full"):
             f"Nothing was written: delete {'user' if self.user else 'app'}: names that are not "
             "needed, reuse a name, or keep the values in a session's own fields."
         )
+
+
+class TooLittleFeedback(StateError, code="feedback.too_little"):
+    template = """{found} sessions have feedback, and a model is trained on {minimum} or more.
+    Nothing was changed: train again when users have rated more sessions."""
+    found: int
+    minimum: int
 
 
 class IntegrityViolation(StateError, code="integrity.violation", status=500):

@@ -205,6 +205,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
+    "metrics": [NAMED, DEAD],
+    "report": [(), ("--app", NAME), ("--failing",), ("--prometheus",), ("--app", TEXT)],
     "proposals": [(), ("--status", TEXT), ("--memory", f"org:{NAME}"), ("--memory", TEXT)],
     "policy": [
         ("check", "rules.cedar"),

@@ -22,6 +22,7 @@ FRAMEWORKS: Final = (
     "adk",
     "agent-framework",
     "agent-libraries",
+    "analytics",
     "claude-agent-sdk",
     "anthropic-0",
     "anthropic-1",

@@ -95,6 +95,7 @@ ARGUMENTS: dict[str, Any] = {
     "resumed_as": "i2",
     "now": "completed",
     "size_max": 8,
+    "minimum": 50,
     "type": "session.x",
     "name": "apps:b",
     "path": "plan.steps[0]",

@@ -18,6 +18,7 @@ __all__ = ["app"]
 _CARE: Final = ("care", "keys", "access", "serve")
 _MODULES: Final = (
     "look",
+    "analytics",
     "conversation",
     "agents",
     "act",

@@ -26,6 +26,7 @@ from limpet.store.pages import each_head
 from limpet.store.protocol import (
     Backups,
     Check,
+    DerivesFiles,
     Diagnosis,
     Examined,
     Progress,
@@ -113,7 +114,8 @@ class StoreMaintenance:
         Cold events are read, verified and exported like all others, and a repeat of their ids is
         recognised. Pending inputs stay, and the newest event; the feed no longer has what was
         moved. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
-        sessions.
+        sessions. Of a files:// store the whole log is compacted too, and the files for people that
+        it keeps in `sessions/` are written.
         """
         from limpet.session.history.retention import compact
 
@@ -122,7 +124,13 @@ class StoreMaintenance:
             services = await self._services.approved_app("policy", None)
         else:
             services = await self._services.permitted("write", one)
-        return await compact(services.journal, one, done)
+        report = await compact(services.journal, one, done)
+        store, derived = services.journal.store, services.journal.derived
+        if one is None and isinstance(store, DerivesFiles):
+            await store.compact_log()
+            if derived is not None:
+                await derived.write()
+        return report
 
     async def migrate(
         self,

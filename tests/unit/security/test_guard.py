@@ -63,8 +63,10 @@ def test_every_optional_protocol_of_a_store_is_known() -> None:
         and getattr(of, "_is_runtime_protocol", False)
         and of.__module__ == module.__name__
     }
-    # Three of them in one; and who acts on a store elsewhere, which a guard says itself.
-    assert found - {leases.LeaseStore, protocol.ActsAs} <= set(ABILITIES)
+    # Three of them in one; who acts on a store elsewhere, which a guard says itself; and files
+    # beside a store, which are written for nobody in particular.
+    left = {leases.LeaseStore, protocol.ActsAs, protocol.DerivesFiles}
+    assert found - left <= set(ABILITIES)
 
 
 def test_what_is_not_guarded_is_not_there() -> None:
@@ -216,7 +218,9 @@ class Counting(RoleRules):
         self.asked = 0
         self.denies = False
 
-    def decide(self, principal: Principal, action: Any, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Any, resource: Resource, address: str | None = None
+    ) -> Decision:
         self.asked += 1
         return Decision(False, "policy_denied", "changed") if self.denies else ALLOWED
 

@@ -37,6 +37,7 @@ from limpet.model.facts.running.runs import (
 from limpet.model.facts.running.setup import TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.scores import SCORED
 from limpet.model.facts.shares import UNSHARED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
@@ -44,8 +45,8 @@ from limpet.model.keys import Key
 
 REHYDRATED: Final = "session.rehydrated"
 # In every phase: what is recorded about a transition, what the session is related to, the ends of
-# its spawned children, and who looked at what.
-_ALWAYS: Final = frozenset((CHILD_DONE, HOOK_FAILED, RELATED, UNSHARED, *TRANSITIONS))
+# its spawned children, how it was judged, and who looked at what.
+_ALWAYS: Final = frozenset((CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNSHARED, *TRANSITIONS))
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
     (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
@@ -486,6 +487,9 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    switch_tool = blocking(StorePolicies.switch_tool)
+    fresh_evidence = blocking(StorePolicies.fresh_evidence)
+    switches = blocking(StorePolicies.switches)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
     promotion = blocking(StorePolicies.promotion)
@@ -533,9 +537,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def acting_as(self, principal: Principal) -> SyncLimpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> SyncLimpet:
         acting = SyncLimpet.__new__(SyncLimpet)
-        Facade.__init__(acting, self._loop.call(self._of.acting_as, principal), self._loop)
+        made = self._loop.call(partial(self._of.acting_as, principal, address=address))
+        Facade.__init__(acting, made, self._loop)
         acting._owns_loop = False
         return acting
 
