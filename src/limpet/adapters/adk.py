@@ -1,6 +1,7 @@
-"""google-adk on Limpet: LimpetSessionService, a BaseSessionService.
+"""google-adk on Limpet: LimpetSessionService, a BaseSessionService, and an agent in a worker.
 
     runner = Runner(agent=agent, app_name="support", session_service=LimpetSessionService(url))
+    worker = limpet.Worker(lp, as_harness(agent), app="support")
 
 An ADK session is one of our sessions. Nothing in the caller's objects changes before the commit has
 succeeded. Whether a session object is stale is decided by the session's version, never by a clock.
@@ -25,6 +26,7 @@ from pydantic import BaseModel
 import limpet
 from limpet import Key, Limpet, SessionConflict, SessionExists, SessionNotFound, SharedLimpet
 from limpet.adapters import adk_events
+from limpet.adapters.adk_harness import as_harness
 from limpet.errors import ExtraMissing, InvalidKey, SessionDeleted, SessionErased
 
 try:
@@ -43,7 +45,7 @@ try:
 except ModuleNotFoundError as error:
     raise ExtraMissing("google-adk", "adk") from error
 
-__all__ = ["LimpetSessionService", "register"]
+__all__ = ["LimpetSessionService", "as_harness", "register"]
 
 SCHEMES: Final = ("limpet+sqlite", "limpet+postgresql", "limpet+postgres", "limpet+memory")
 CACHE_BYTES: Final = 64 * 2**20

@@ -31,8 +31,15 @@ class TurnCalls:
         """Return the reply of a model call, made once; `call` is as for `turn.model`."""
         reply = await self.turn.model(self._name, call)
         for each in reply.tool_calls:
-            self._calls[each.provider_id or each.id] = each
+            id = each.provider_id or each.id
+            self._calls.pop(id, None)  # a model may use an id twice: the newest comes last
+            self._calls[id] = each
         return reply
+
+    def last_call(self, name: str) -> str | None:
+        """Return the framework's id of the newest call of a tool, where it does not tell."""
+        ids = [id for id, each in self._calls.items() if each.name == name]
+        return ids[-1] if ids else None
 
     async def tool(
         self, id: str, name: str, input: Any, run: Callable[[], Awaitable[Any]], *, asks: bool

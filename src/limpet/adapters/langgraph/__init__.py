@@ -1,4 +1,4 @@
-"""LangGraph on Limpet: a checkpoint saver and a store.
+"""LangGraph on Limpet: a checkpoint saver, a store, and a graph in a worker.
 
     async with LimpetSaver.from_url("sqlite:///chat.db") as saver:
         graph = builder.compile(checkpointer=saver)
@@ -19,8 +19,9 @@ except ModuleNotFoundError as error:
         raise
     raise ExtraMissing("langgraph-checkpoint", "langgraph") from error
 
+from limpet.adapters.langgraph.harness import as_harness
 from limpet.adapters.langgraph.saver import LimpetSaver
 from limpet.adapters.langgraph.store import LimpetStore
 from limpet.adapters.langgraph.values import ValueCodec
 
-__all__ = ["LimpetSaver", "LimpetStore", "ValueCodec"]
+__all__ = ["LimpetSaver", "LimpetStore", "ValueCodec", "as_harness"]
