@@ -162,7 +162,8 @@ class KeyGate:
     def __init__(self, lp: Limpet) -> None:
         self._lp = lp
         self._keys = AccessKeys(journal_of(lp))
-        self._callers: dict[str, Caller] = {}  # by the id of their key, the newest last
+        # By the id of their key and where they come from, the newest last.
+        self._callers: dict[tuple[str, str | None], Caller] = {}
         self._watching: asyncio.Task[None] | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
@@ -175,22 +176,23 @@ class KeyGate:
         except EntryRefused as error:
             await self._record(error, token, address)
             raise
-        return self._caller(key)
+        return self._caller(key, address)
 
-    def _caller(self, key: AccessKey) -> Caller:
-        """What a key opens: one Limpet for all who come with it."""
-        caller = self._callers.pop(key.id, None)
+    def _caller(self, key: AccessKey, address: str | None) -> Caller:
+        """What a key opens: one Limpet for all who come with it from one address."""
+        place = (key.id, address)
+        caller = self._callers.pop(place, None)
         if caller is None or caller.lapsed.is_set():
             principal = key.principal
             caller = Caller(
-                self._lp.acting_as(principal),
+                self._lp.acting_as(principal, address=address),
                 principal.id,
                 principal.app,
                 principal.user,
                 principal.role == "admin",
                 principal,
             )
-        self._callers[key.id] = caller
+        self._callers[place] = caller
         if len(self._callers) > CALLERS_KEPT_MAX:
             self._callers.pop(next(iter(self._callers))).lapsed.set()  # it may come again
         if self._watching is None:
@@ -201,14 +203,14 @@ class KeyGate:
         """Look at the keys of those who are in, again and again."""
         while True:
             await asyncio.sleep(KEY_CHECK_SECONDS)
-            for id, caller in tuple(self._callers.items()):
+            for place, caller in tuple(self._callers.items()):
                 try:
-                    key = await self._keys.find(id)
+                    key = await self._keys.find(place[0])
                 except LimpetError as error:  # nobody is thrown out because a store is busy
                     SERVER.warning("keys not checked: error=%s", error_name(error))
                     break
                 if key is None or key.state(journal_of(self._lp).now_us()) != "active":
-                    self._callers.pop(id, None)
+                    self._callers.pop(place, None)
                     caller.lapsed.set()
 
     async def _record(self, error: EntryRefused, token: str, address: str | None) -> None:
