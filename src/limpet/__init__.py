@@ -16,6 +16,7 @@ from limpet.exports import lazy_exports
 from limpet.session.limpet import Limpet as Limpet, bind_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from limpet import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         SessionEnded as SessionEnded,
         SessionError as SessionError,
         SessionExists as SessionExists,
+        SessionMoved as SessionMoved,
         SessionNotFound as SessionNotFound,
         StoreError as StoreError,
         ToolDenied as ToolDenied,
@@ -170,7 +172,13 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
     from limpet.session.life.transitions import Durations as Durations
     from limpet.session.limpet import App as App
+    from limpet.session.move.arrivals import ArrivalPolicy as ArrivalPolicy, Home as Home
     from limpet.session.move.mirror import Mirrored as Mirrored
+    from limpet.session.move.mover import (
+        DrainReport as DrainReport,
+        Moved as Moved,
+        Prestaged as Prestaged,
+    )
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
     from limpet.session.relations import (
@@ -248,8 +256,8 @@ _HOMES = {
     "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
-        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
-        "StoreError ToolDenied"
+        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionMoved "
+        "SessionNotFound StoreError ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",
@@ -306,7 +314,9 @@ _HOMES = {
     "limpet.session.life.tools": "Tool ToolRegistry",
     "limpet.session.life.transitions": "Durations",
     "limpet.session.services": "Metric",
+    "limpet.session.move.arrivals": "ArrivalPolicy Home",
     "limpet.session.move.mirror": "Mirrored",
+    "limpet.session.move.mover": "DrainReport Moved Prestaged",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
     "limpet.session.relations": "Relation SessionEdge SessionGraph SessionNode",
@@ -363,6 +373,9 @@ def open(
     token: str | None = None,
     tls: TLS | None = None,
     policies: str | Path | None = None,
+    node: str | None = None,
+    nodes: Mapping[str, str | Limpet] | None = None,
+    follow_moves: bool = False,
 ) -> Limpet:
     """Open the store that `url` names: `async with limpet.open(url) as lp`.
 
@@ -376,7 +389,9 @@ def open(
     check="chain" loads compare events with the chain, as they do if there is a seal; "crc" compares
     their checksums alone.
     `policies` is a .cedar file, or a directory of them, which lp.acting_as asks besides roles and
-    isolation.
+    isolation. `node` is the name of this store among those that sessions move between, `nodes` maps
+    the names of others to their URLs; with follow_moves=True `get` opens a session that has moved
+    where it is now.
     """
     return Limpet(
         url,
@@ -389,6 +404,9 @@ def open(
         token=token,
         tls=tls,
         policies=policies,
+        node=node,
+        nodes=nodes,
+        follow_moves=follow_moves,
     )
 
 
@@ -404,6 +422,9 @@ def open_sync(
     token: str | None = None,
     tls: TLS | None = None,
     policies: str | Path | None = None,
+    node: str | None = None,
+    nodes: Mapping[str, str | Limpet] | None = None,
+    follow_moves: bool = False,
 ) -> SyncLimpet:
     """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
@@ -419,6 +440,9 @@ def open_sync(
         token=token,
         tls=tls,
         policies=policies,
+        node=node,
+        nodes=nodes,
+        follow_moves=follow_moves,
     )
 
 

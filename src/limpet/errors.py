@@ -10,7 +10,7 @@
     │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
-    │   ├── AccessDenied · CrossSessionAccessDenied
+    │   ├── AccessDenied · CrossSessionAccessDenied · TooManyRequests
     │   └── TokenError          TokenInvalid · TokenExpired · TokenRevoked · TokenSessionInvalid
     │                           TokenUserMismatch · TokenAddressMismatch · RateLimited
     │                           RequestSuspicious · TokenReplayed
@@ -19,7 +19,8 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── ShareNotFound
-    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
+    │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
@@ -463,6 +464,14 @@ class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=
         )
 
 
+class TooManyRequests(AccessError, code="request.too_many", status=429, retryable=True):
+    template = """this key has {count:,} {what}, and no more are accepted at a time. Nothing was
+        stored. Try again in {retry_after_seconds:.0f} s."""
+    what: str
+    count: int
+    retry_after_seconds: float
+
+
 class RequestSuspicious(TokenError, code="access.suspicious", status=403):
     audit_code = "anomalous_request"
     signals: tuple[str, ...]
@@ -609,6 +618,14 @@ class SessionArchived(SessionError, code="session.archived", status=410):
     template = """session {key} is archived. Read it with lp.get(key, archived=True), or bring it
     back with lp.unarchive(key)."""
     key: object
+
+
+class SessionMoved(SessionError, code="session.moved", status=410):
+    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
+    with nodes= and follow_moves=True."""
+    key: object
+    to: str
+    epoch: int
 
 
 class InvalidTransition(SessionError, code="session.invalid_transition"):

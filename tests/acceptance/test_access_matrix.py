@@ -307,6 +307,7 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
             "app policy",
             lambda c: c.lp.policies.checkpointing(c.key.app, limpet.CheckpointPolicy()),
         ),
+        "arrivals": ("app policy", lambda c: c.lp.policies.arrivals(c.key.app, sessions=9)),
         "retention": ("app policy", lambda c: c.lp.policies.retention(c.key.app, events=1_000)),
         "switch_tool": (
             "app policy",
@@ -345,6 +346,10 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "unarchive": ("lifecycle", lambda c: c.lp.unarchive(c.key)),
         "export": ("move", lambda c: c.lp.export(c.key, c.path / "bundle")),
         "copy": ("move", lambda c: _copied(c)),
+        "move": ("move", lambda c: _moved(c)),
+        "prestage": ("move", lambda c: _prestaged(c)),
+        "drain": ("app policy", lambda c: _drained(c)),
+        "home": ("inspect", lambda c: c.lp.home(c.key)),
         "delete": ("erase", lambda c: c.lp.delete(c.key)),
         "delete missing": ("erase", lambda c: c.lp.delete(*parts(c), "missing")),
         "erase": ("erase", lambda c: c.lp.erase(c.key)),
@@ -417,6 +422,21 @@ def _guarding(case: Case, b: Any) -> None:
 async def _copied(case: Case) -> None:
     async with limpet.open("memory://") as other:
         await case.lp.copy(case.key, to=other)
+
+
+async def _moved(case: Case) -> None:
+    async with limpet.open("memory://") as other:
+        assert (await case.lp.move(case.key, other)).success
+
+
+async def _prestaged(case: Case) -> None:
+    async with limpet.open("memory://") as other:
+        await case.lp.prestage(case.key, other)
+
+
+async def _drained(case: Case) -> None:
+    async with limpet.open("memory://") as other:
+        await case.lp.drain(other, app=case.key.app)
 
 
 def _ref(case: Case) -> Any:

@@ -129,8 +129,10 @@ async def test_checkpoints_and_retrievals_are_counted(
     await s.checkpoint()
     await s.append("agent.noted", set={"notes": "y"}, actor="agent:a")
     await s.checkpoint()
+    live = await an.session(s.key)
     await an.run(once=True)
     seen = await an.session(s.key)
+    assert live.resource == seen.resource
     assert seen.interaction.retrieval_queries == 1
     assert seen.resource.checkpoints == 2
     assert seen.resource.peak_state_size > 500

@@ -205,6 +205,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "import_ path": lambda lp, s, v: lp.import_(v),
             "export path": lambda lp, s, v: lp.export(K, v),
             "copy to": lambda lp, s, v: lp.copy(to=v),
+            "move to": lambda lp, s, v: lp.move(s.key, to=v),
+            "prestage to": lambda lp, s, v: lp.prestage(s.key, to=v),
+            "drain to": lambda lp, s, v: lp.drain(v),
         },
     ),
     *rows(
@@ -610,6 +613,7 @@ ELSEWHERE = {
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
     *("mirror", "now"),
     *("relate", "relations", "graph"),  # tests of relations
+    "home",  # tests of moves
     *("share", "unshare", "read_shared", "follow_shared", "write_shared"),  # and of shares
 }
 

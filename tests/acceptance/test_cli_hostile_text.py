@@ -202,6 +202,11 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("--migrations", "planted:registry", "--app", TEXT, "--plan"),
         ("--migrations", f"planted:{TEXT}", "--plan"),
     ],
+    "move": [(f"{NAME}.moved.db", *NAMED), (f"{NAME}://x", *NAMED)],
+    "drain": [("drained.db", "--app", NAME)],
+    "push": [(TEXT,)],
+    "pull": [(TEXT,)],
+    "where": [(TEXT,), ("support/ada/none",)],
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
@@ -224,6 +229,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
     "certs": [("pin",), ("dev", "--name", TEXT)],
+    "studio": [("--port", TEXT)],
     "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
     "share": [
@@ -254,12 +260,14 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
 SILENT |= {
+    "acp",
     "decide",
     "import-claude",
     "certs",
     "login",
     "mcp",
     "serve",
+    "studio",
     "resolve",
     "keys",
     "tokens",
@@ -367,6 +375,11 @@ def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...
         return (*rest, f"{NAME}.{store}")
     if command == "policy":
         return rest
+    if command in ("push", "where"):  # named by app/user/id alone
+        to = ("pushed.db",) if command == "push" else ()
+        return (f"{NAME}/{NAME}/{NAME}", *to, "--store", store)
+    if command == "pull":
+        return (store, f"{NAME}/{NAME}/{NAME}", "--store", "pulled.db")
     return (store, *rest)
 
 

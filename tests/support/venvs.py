@@ -26,6 +26,7 @@ FRAMEWORKS: Final = (
     "claude-agent-sdk",
     "anthropic-0",
     "anthropic-1",
+    "browser",
     "langgraph",
     "mcp",
     "openai-agents",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,13 +24,14 @@ from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
 from limpet.analytics.exposition import instrument, prometheus_text
 from limpet.analytics.file import AnalyticsFile, path_of
-from limpet.analytics.folding import FeedFold
+from limpet.analytics.folding import FeedFold, checkpoints_owner
 from limpet.analytics.metrics import (
     SessionAnalytics,
     SessionFold,
     analytics_of,
     begin,
     begins,
+    fold_checkpoint,
     fold_event,
 )
 from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport
@@ -65,7 +67,9 @@ from limpet.errors import (
 )
 from limpet.model import Event, Key, described
 from limpet.model.facts import phases
+from limpet.model.facts.checkpoints import RECORDED
 from limpet.model.facts.scores import intervention_suggested, scored
+from limpet.model.keys import checkpoints_of
 from limpet.session.arguments import AnyKey, key_of
 from limpet.session.documents import Internal
 from limpet.session.limpet import Limpet, journal_of
@@ -82,7 +86,7 @@ RETRAIN: Final = timedelta(days=1)
 BASELINE: Final = 200
 _READ: Final = 1_000
 _GROUPS_MAX: Final = 10_000
-_ENDINGS_SECONDS: Final = 1.0  # between two looks for erased sessions
+_HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at advice and schedule
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
@@ -175,7 +179,7 @@ class Analytics:
         """Fold what is new; with once=True return then, else go on until `stop` or a cancellation.
         Returns the number of events that were folded."""
         _, folding = self._parts()
-        began, self._stopping = folding.events, False
+        began, self._stopping, looked = folding.events, False, float("-inf")
         if not await folding.is_same():
             await folding.reconcile()
         await self._adopt_model()
@@ -186,12 +190,14 @@ class Analytics:
                 if await self._fold_page():
                     await asyncio.sleep(0)
                     continue
-                await folding.honour_endings()
-                await self._keep_house()
+                if once or time.monotonic() - looked >= _HOUSE_SECONDS:
+                    await folding.honour_endings()
+                    await self._keep_house()
+                    looked = time.monotonic()
                 if once:
                     break
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_ENDINGS_SECONDS):
+                    async with asyncio.timeout(_HOUSE_SECONDS):
                         await bell.wait()
         return folding.events - began
 
@@ -236,6 +242,7 @@ class Analytics:
         fold = await self._current(one)
         if fold is None:
             raise SessionNotFound(one)
+        await self._count_checkpoints(fold)
         if self._model is not None and fold.model != self._model.version:
             fold.satisfaction = self._model.predict_fold(fold, self._now_us())
         return analytics_of(fold, self._now_us())
@@ -259,6 +266,24 @@ class Analytics:
                     fold = begin(key, event)
                 elif fold is not None:
                     fold_event(fold, event)
+
+    async def _count_checkpoints(self, fold: SessionFold) -> None:
+        """Count those that were made since the last fold."""
+        log = checkpoints_of(fold.key)
+        uid, after = self.file.log(log)
+        while True:
+            try:
+                events = await journal_of(self._lp).store.read(
+                    log, after=after, limit=_READ, reverse=False, types=None
+                )
+            except _GONE:
+                return
+            if not events:
+                return
+            for event in events:
+                after, uid = event.seq, checkpoints_owner(event, uid)
+                if event.type == RECORDED and event.data is not None and uid == fold.uid:
+                    fold_checkpoint(fold, event.data.get("size"))
 
     async def score(
         self,

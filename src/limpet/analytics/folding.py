@@ -90,8 +90,8 @@ class FeedFold:
         self.ended: list[SessionFold] = []  # that the last commit saw the end of
 
     async def step(self) -> list[SessionFold] | None:
-        """Fold one page of the feed, and one of the checkpoints; None if there is nothing new.
-        Returns the folds that changed."""
+        """Fold one page of the feed, or at its end one of the checkpoints; None if there is nothing
+        new. Returns the folds that changed."""
         try:
             return await self._step()
         except FoldedElsewhere:  # another process was faster: begin where it stopped
@@ -112,11 +112,12 @@ class FeedFold:
                 await self._catch_up(entry.key)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
-        for entry in made:
-            await self._take_checkpoint(entry.key, entry.event)
-        if not entries and not made and expect["position"] is not None:
-            return None
+        if not entries:  # sessions come before their checkpoints
+            made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
+            for entry in made:
+                await self._take_checkpoint(entry.key, entry.event)
+            if not made and expect["position"] is not None:
+                return None
         return self.commit(expect, {"position": position, "checkpoints": marks})
 
     # --- one event -------------------------------------------------------------------------------
@@ -218,9 +219,7 @@ class FeedFold:
             return ()
 
     async def _count_checkpoint(self, key: Key, event: Event, uid: str) -> None:
-        for each in event.ops:
-            if isinstance(each, op.Set) and each.path == (OF,):
-                uid = str(each.value)
+        uid = checkpoints_owner(event, uid)
         self._batch.logs[key] = (uid, event.seq)
         if event.type != RECORDED or event.data is None:
             return
@@ -238,7 +237,7 @@ class FeedFold:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
-        """Write what was folded with its positions, all or nothing. Raises FoldedElsewhere."""
+        """Write what was folded and the positions behind it. Raises FoldedElsewhere."""
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:
@@ -394,6 +393,14 @@ class FeedFold:
 
 def _place(fold: SessionFold) -> tuple[str, str, str, str]:
     return fold.app, fold.user, fold.id, fold.uid
+
+
+def checkpoints_owner(event: Event, before: str) -> str:
+    """Return the uid of the session whose checkpoints a log has after this event of it."""
+    for each in event.ops:
+        if isinstance(each, op.Set) and each.path == (OF,):
+            return str(each.value)
+    return before
 
 
 def _is_of(event: Event, key: Key) -> bool:

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
+import numpy as np
+
 # By bin. A plain dict: most groups have values in a handful of bins.
 Histogram: TypeAlias = dict[int, int]
 
@@ -55,6 +57,20 @@ def merge(to: Histogram, other: Mapping[int, int], times: int = 1) -> None:
             to[bin] = total
         else:
             to.pop(bin, None)
+
+
+def union(histograms: Iterable[Mapping[int, int]]) -> Histogram:
+    """Return the histogram of all values of these, added as arrays."""
+    some = [each for each in histograms if each]
+    if len(some) < 2:
+        return dict(some[0]) if some else {}
+    bins = np.concatenate([np.fromiter(each.keys(), np.int64, len(each)) for each in some])
+    counts = np.concatenate([np.fromiter(each.values(), np.int64, len(each)) for each in some])
+    low = int(bins.min())
+    sums = np.zeros(int(bins.max()) - low + 1, np.int64)
+    np.add.at(sums, bins - low, counts)
+    found = np.flatnonzero(sums)
+    return dict(zip((found + low).tolist(), sums[found].tolist(), strict=True))
 
 
 def count_of(histogram: Mapping[int, int]) -> int:

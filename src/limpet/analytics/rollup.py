@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.analytics.histogram import Histogram, bin_of, merge, quantiles
+from limpet.analytics.histogram import Histogram, bin_of, merge, quantiles, union
 from limpet.analytics.metrics import HOUR_US, MILLION, SessionFold
 
 Dimension: TypeAlias = Literal["user", "task_type", "agent_version", "tool", "window"]
@@ -436,10 +436,17 @@ def window_row(tally: CellTally, hours: int) -> dict[str, Any]:
 
 
 def merged(tallies: Iterable[CellTally]) -> CellTally:
-    """Return the sum of tallies, which may be rolled."""
+    """Return the sum of tallies, which may be rolled. Histograms are added as arrays: a table of
+    many windows merges hundreds of them."""
+    cells = list(tallies)
+    if len(cells) == 1:
+        return rolled(cells[0])
     whole = CellTally.empty()
-    for tally in tallies:
-        add_rolled(whole, rolled(tally))
+    whole.sums = [sum(each) for each in zip(*[cell.sums for cell in cells], strict=True)]
+    for index in range(_BUSY):
+        whole.histograms[index] = union([cell.histograms[index] for cell in cells])
+    highest = max([peak_of(cell.histograms[_BUSY]) for cell in cells], default=0)
+    whole.histograms[_BUSY] = {PEAK: highest} if highest else {}
     return whole
 
 

@@ -1,29 +1,27 @@
-"""The commands that measure: report and metrics. Both only read the store."""
+"""The commands that measure: report and metrics. Both only read the store.
+
+What measures is an extra, so it is imported when one of them runs, and `limpet.Analytics` says what
+to install.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import limpet
-from limpet.analytics.analytics import Analytics
-from limpet.analytics.report import (
-    COLUMNS,
-    SERIES,
-    FleetReport,
-    bar,
-    html_page,
-    shown,
-    sparkline,
-)
 from limpet.cli.command import LOOK, Reading, SessionKey, command
 from limpet.cli.options import App, file_path, refuse_unknown
 from limpet.cli.render import CommandResult, Grid, Part, TextLine, instant
 from limpet.errors import InvalidInput
 from limpet.model import to_us
+
+if TYPE_CHECKING:
+    from limpet.analytics.analytics import Analytics
+    from limpet.analytics.report import FleetReport
 
 _FILE = Annotated[
     str | None,
@@ -77,6 +75,8 @@ async def report(
         made = await an.report(app_name)
     parts = list(_report_parts(made))
     if html is not None:
+        from limpet.analytics.report import html_page
+
         file_path(html).write_text(html_page(made), encoding="utf-8")
         parts = [TextLine(f"ok: the report is in {html}", "ok")]
     return CommandResult(made.plain, parts)
@@ -112,7 +112,7 @@ async def metrics(lp: Reading, key: SessionKey, *, analytics: _FILE = None) -> C
 def _analytics(lp: limpet.Limpet, file: str | None) -> Analytics:
     """Analytics that never write to the store."""
     url = "memory://" if file is None else f"sqlite:///{file_path(file)}"
-    return Analytics(lp, url, retrain=None, intervene_below=None)
+    return limpet.Analytics(lp, url, retrain=None, intervene_below=None)
 
 
 @asynccontextmanager
@@ -134,6 +134,8 @@ async def _failing(an: Analytics, app: str | None, save: str | None) -> CommandR
 
 
 def _report_parts(made: FleetReport) -> list[Part]:
+    from limpet.analytics.report import COLUMNS, SERIES, bar, shown, sparkline
+
     of = "all apps" if made.app is None else made.app
     parts: list[Part] = [TextLine(f"{of}: {made.sessions:,} sessions.", "ok")]
     if made.regression.fell and made.regression.since is not None:

@@ -21,6 +21,7 @@ _MODULES: Final = (
     "analytics",
     "conversation",
     "agents",
+    "studio",
     "act",
     "mcp",
     "history",

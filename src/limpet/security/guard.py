@@ -153,17 +153,15 @@ class Deciders:
         self.audit: AuditSink = NoAudit() if audit is None else audit
         # True if a session of another user lets this principal in: isolation says so.
         self.admits: Callable[[Principal, Action, Head], bool] = isolation.admits
-        self.changes = 0
 
     def add(self, decider: Decider) -> None:
         """Ask this one too, after the others."""
         self.all = (*self.all, decider)
-        self.changes += 1
 
     @property
     def revision(self) -> tuple[int, ...]:
         """Another value once an answer may be another."""
-        return (self.changes, *[each.revision for each in self.all])
+        return tuple([each.revision for each in self.all])
 
 
 class Guard:

@@ -51,6 +51,7 @@ from limpet.model import (
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.isolation import field_policies_in
+from limpet.model.facts.moves import MOVES
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
@@ -65,7 +66,7 @@ from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
-from limpet.model.keys import ARCHIVE_MOVES, AUDIT, owned_by
+from limpet.model.keys import ARCHIVE_MOVES, ARRIVALS, AUDIT, DEPARTURES, ROUTES, owned_by
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
@@ -136,6 +137,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     ATTACHED: "policy",
     TOOLS_BOUND: "tool",
     **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
+    **dict.fromkeys(MOVES, "move"),
 }
 
 
@@ -175,6 +177,10 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$expiries": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
+    "$$arriving": Room("read", "policy", _named),
+    ARRIVALS: Room("move", "move"),
+    DEPARTURES: Room("move", "move"),
+    ROUTES: Room("inspect", "move"),
     "$$switches": Room("read", "policy", _named),
 }
 _COLLECTION: Final = Room("read", "write")
@@ -609,6 +615,8 @@ class GuardedStore:
         for draft in drafts:
             if draft.origin is None and not guard.may_write_as(draft.actor):
                 await guard.check_actor(draft.actor, resource)
+            if draft.origin is not None and key.app == ARRIVALS:
+                continue  # it writes no shared name, and its fields are of a session to come
             if draft.scoped or head is not None or (draft.plain_ops and draft.origin is None):
                 await self._check_names(draft, commit, head)
             if draft.type in WHOLE_STATE and draft.origin is None and head is not None:

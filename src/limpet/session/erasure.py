@@ -10,6 +10,7 @@ from msgspec import structs
 
 from limpet.errors import SealUnavailable, SessionError
 from limpet.model import Head, Key
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
@@ -26,6 +27,9 @@ async def delete_session(services: Services, key: Key) -> bool:
     from limpet.session.life.memory import forget_memory
 
     journal = services.journal
+    head = await head_of(journal, key)
+    if head is not None:  # what it left here says where it is
+        check_here(key, head.facts)
     await notify_parent(journal, key)
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)
@@ -39,6 +43,7 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     """Erase the session: see `Limpet.erase`."""
     from limpet.session.life import archive as archiving
     from limpet.session.life.memory import erase_memory
+    from limpet.session.move.mover import erase_moves
     from limpet.session.runs.promotion import erase_contributions
 
     journal = services.journal
@@ -65,6 +70,7 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     await _forget_checkpoints(journal, *gone)  # of checkpoints that were made meanwhile
     await erase_contributions(journal, *gone)  # and of what was proposed meanwhile
     for each in gone:  # and of what was archived meanwhile, or was on its way
+        await erase_moves(services, each)
         await archiving.forget_moves(services, each, erased=True)
         await archiving.remove_unnamed(services, each)
     for each in (key, *children):

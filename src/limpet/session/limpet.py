@@ -45,12 +45,14 @@ from limpet.errors import (
     SessionErased,
     SessionExists,
     SessionHasForks,
+    SessionMoved,
     SessionNotFound,
     StoreClosed,
     StoreFailed,
 )
 from limpet.model import FrozenDict, Head, Key, Lease, described, to_time, unfit
 from limpet.model.facts.isolation import TASK, Isolation
+from limpet.model.facts.moves import departure, last_epoch
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
@@ -65,6 +67,7 @@ from limpet.session.arguments import (
     check_lease,
     check_lease_seconds,
     check_limit,
+    check_move,
     check_progress,
     check_sessions,
     check_tail,
@@ -86,6 +89,7 @@ from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Function, Transition
 from limpet.session.maintenance import StoreMaintenance
+from limpet.session.move.nodes import HOPS_MAX, Nodes, check_nodes, unnamed
 from limpet.session.policies import StorePolicies
 from limpet.session.provenance import Provenance
 from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
@@ -128,6 +132,8 @@ if TYPE_CHECKING:
     from limpet.session.life.resumption import Resumption, Retrieve
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
+    from limpet.session.move.arrivals import Arrivals, Home
+    from limpet.session.move.mover import DrainReport, Moved, Prestaged
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
@@ -141,6 +147,7 @@ if TYPE_CHECKING:  # typing.TypeVar takes a default from Python 3.13 on
     T = typing_extensions.TypeVar("T", bound="State | Mapping[str, Any]", default=Mapping[str, Any])
 else:
     T = TypeVar("T")
+MoveTarget: TypeAlias = "Limpet | Adopter"
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
 _REOPENED: Final = frozenset({"sqlite", "postgresql", "postgres"})  # what a URL can open twice
@@ -177,6 +184,9 @@ class Limpet:
         provenance: Provenance | None = None,  # of a store that was opened with its keys
         token: str | None = None,
         tls: TLS | None = None,
+        node: str | None = None,
+        nodes: Mapping[str, str | Limpet] | None = None,
+        follow_moves: bool = False,
     ) -> None:
         if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
             local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
@@ -189,6 +199,9 @@ class Limpet:
             raise InvalidInput("keys make a seal of their own. Pass a seal or keys.")
         if keyring is not None and keys is None:
             raise InvalidInput("a key ring is opened with keys. Pass keys= beside keyring=.")
+        check_flag("follow_moves", follow_moves)
+        self._node, self._nodes = check_nodes(node, nodes)
+        self._follow_moves = follow_moves
         self.url = url
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
@@ -252,7 +265,15 @@ class Limpet:
             policies.now_us = store.now_us
         if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
             journal.reopen = self._store_again
-        self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
+        self._opened = Services(
+            journal,
+            journal,
+            metrics,
+            {},
+            _resume_on_input,
+            self._archive,
+            nodes=Nodes(self.node, self._nodes, self._open_node, receiving),
+        )
         if isinstance(store, DerivesFiles) and store.derived_directory is not None:
             from limpet.session.move.mirror import DerivedFiles
 
@@ -294,6 +315,8 @@ class Limpet:
         recorded; Limpet is closed all the same.
         """
         if self._opened is not None:
+            if self._opened.guard is None and self._opened.nodes is not None:
+                await self._opened.nodes.close()
             await self._opened.journal.close()
         elif self._ready is not None:
             await self._ready.close()
@@ -316,6 +339,17 @@ class Limpet:
                 "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
             )
         return self._with(acting_as(self._services, principal, check_address(address)))
+
+    @property
+    def node(self) -> str:
+        """The name of this store among the nodes that sessions move between."""
+        return self._node or unnamed(str(self.url), id(self))
+
+    def _open_node(self, url: str) -> Limpet:
+        """Another node, entered as this one was."""
+        served = url.startswith(("http://", "https://"))
+        entry = {"token": self._token, "tls": self._tls} if served else {}
+        return Limpet(url, **entry)  # type: ignore[arg-type]  # of a server
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -373,6 +407,10 @@ class Limpet:
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
         """
         of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
+        if collection == "moves":
+            from limpet.session.move.arrivals import MoveDecisions
+
+            of = MoveDecisions
         return of(self._journal, collection, owner=owner, actor=actor)
 
     # --- sessions ------------------------------------------------------------------------------
@@ -505,17 +543,63 @@ class Limpet:
         state is read and not changed (SessionTyped), unless `untyped`: then all that is written
         passes its class by. `actor` is bound to it. `at_least` is the token of a commit (c.token)
         that the reading must see. Raises SessionNotFound; SessionArchived, unless `archived`: then
-        it is read from the archive.
+        it is read from the archive; SessionMoved if it is at another node, unless this store was
+        opened with follow_moves=True and knows that node: then it is opened there.
         """
+        key, lp, epoch = key_of(key, user, id), self, 0
+        for hop in range(HOPS_MAX + 1):
+            try:
+                found: Session[T] = await lp._get(
+                    key,
+                    state_type=state_type,
+                    migrations=migrations,
+                    tail=tail,
+                    since=since,
+                    at_least=at_least if lp is self else "",
+                    actor=actor,
+                    untyped=untyped,
+                    archived=archived,
+                )
+                return found
+            except SessionMoved as moved:
+                nodes = self._services.nodes
+                if not self._follow_moves or hop == HOPS_MAX or moved.epoch <= epoch:
+                    raise
+                there = None if nodes is None else await nodes.limpet(moved.to)
+                if there is None:
+                    raise
+                guard = self._services.guard
+                if guard is not None:  # it may do there what it may do here, and no more
+                    there = there.acting_as(guard.principal)
+                lp, epoch = there, moved.epoch
+        raise AssertionError("the last hop returns or raises")
+
+    async def _get(
+        self,
+        key: Key,
+        *,
+        state_type: type[T] | None,
+        migrations: MigrationRegistry | None,
+        tail: int | None,
+        since: datetime | None,
+        at_least: str,
+        actor: str | None,
+        untyped: bool,
+        archived: bool,
+    ) -> Session[T]:
+        """The session, if it is at this node."""
         check_flag("archived", archived)
         services = self._services
         typed = typed_of(state_type, migrations, untyped=untyped)
-        key = key_of(key, user, id)
         session: Session[Any] = Session(services, key, actor=actor, typed=typed, untyped=untyped)
         since_us, token = moment_us("since", since), check_token(at_least)
-        await writer_of(session).load(
-            tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
-        )
+        try:
+            await writer_of(session).load(
+                tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
+            )
+        except SessionDeleted:
+            await _refuse_moved(services, key)
+            raise
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -640,8 +724,8 @@ class Limpet:
     async def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[Session[Mapping[str, Any]] | None, ...]:
-        """Many sessions at once, as get gives each, in the order of the keys; None: not there, or
-        archived.
+        """Many sessions at once, as get gives each, in the order of the keys; None: not there,
+        archived, or at another node.
 
         In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
         of them from several. Typed state is read and not changed; use get for that.
@@ -656,7 +740,8 @@ class Limpet:
         found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
         sessions: list[Session[Mapping[str, Any]] | None] = []
         for key, loaded in zip(wanted, found, strict=True):
-            if loaded is None or is_stub(loaded.head.facts):
+            gone = loaded is None or departure(loaded.head.facts) is not None
+            if loaded is None or gone or is_stub(loaded.head.facts):
                 sessions.append(None)
                 continue
             session: Session[Mapping[str, Any]] = Session(self._services, key, actor=actor)
@@ -825,7 +910,8 @@ class Limpet:
             deleted=deleted,
         )
         store, limit = self._journal.store, check_limit(limit)
-        return await store.heads(query, cursor=cursor, limit=limit, states=state)
+        page = await store.heads(query, cursor=cursor, limit=limit, states=state)
+        return page if deleted else _without_departed(page)
 
     async def each(
         self,
@@ -1126,7 +1212,11 @@ class Limpet:
         """
         from limpet.session.move.import_export import check_path, import_session
 
-        return await import_session(self._journal, check_path(path))
+        path, guard = check_path(path), self._services.guard
+        if guard is not None:  # before the file of a stranger is looked at
+            of = guard.principal
+            await self._services.approved_app("move", of.app, of.user)
+        return await import_session(self._journal, path)
 
     async def copy(
         self,
@@ -1167,6 +1257,169 @@ class Limpet:
             services = await self._services.approved("move", one)
         transfer = Transfer(services, adopter, done)
         return await (transfer.all(app) if one is None else transfer.one(one))
+
+    @overload
+    async def move(
+        self,
+        key: AnyKey,
+        to: MoveTarget,
+        *,
+        deadline: float = ...,
+        checkpoints: int = ...,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved: ...
+
+    @overload
+    async def move(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        to: MoveTarget,
+        *,
+        deadline: float = ...,
+        checkpoints: int = ...,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved: ...
+
+    async def move(
+        self,
+        key: Any,
+        *then: Any,
+        to: Any = None,
+        deadline: float = 30.0,
+        checkpoints: int = 3,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved:
+        """Move a live session to another store. From then on it is SessionMoved here.
+
+        At every moment one store at most can write the session; a crash of either or of this
+        process leaves a move that the next `move`, or a sweep that knows the node, finishes. A turn
+        under way is waited for until the deadline; with `force` it is ended, and its effects become
+        unknown. Open children or a parent refuse it, as does a key that is taken, or what
+        lp.policies.arrivals says at the target. `tools` are those of the target. The newest
+        `checkpoints` keep their states. What was in the way is in `moved.reason`.
+        """
+        from limpet.session.move.mover import Mover
+
+        named, target = key_and((key, *then), to, "another store, as in lp.move(key, other)")
+        check_move(deadline, checkpoints, force=force)
+        done = check_progress(progress)
+        services = await self._services.approved("move", named)
+        arrivals = await self._arrivals(target, (named,))
+        mover = Mover(
+            services,
+            self.node,
+            arrivals,
+            deadline=deadline,
+            checkpoints=checkpoints,
+            tools=tools,
+            force=force,
+            progress=done,
+        )
+        try:
+            return await mover.move((named,))
+        except SessionArchived:
+            if services.archive is None:
+                raise
+        await self.unarchive(named)
+        return await mover.move((named,))
+
+    async def prestage(
+        self, key: Any, *then: Any, to: Any = None, progress: Progress | None = None
+    ) -> Prestaged:
+        """Send ahead what a later move to the same store would send, while the session runs.
+
+        It stays active here, and at the target it is neither listed nor claimed.
+        """
+        from limpet.session.move.mover import Mover
+
+        named, target = key_and((key, *then), to, "another store, as in lp.prestage(key, other)")
+        done = check_progress(progress)
+        services = await self._services.approved("move", named)
+        arrivals = await self._arrivals(target, (named,))
+        return await Mover(services, self.node, arrivals, progress=done).prestage(named)
+
+    async def drain(
+        self,
+        to: Any,
+        *,
+        app: str | None = None,
+        deadline: float = 30.0,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> DrainReport:
+        """Move every session of an app, or of the store, to another store; parents and children
+        together. Calling it again goes on where it stopped. `progress(done, total)` counts
+        sessions."""
+        from limpet.session.move.mover import drain
+
+        check_move(deadline, 0, force=force)
+        done, app = check_progress(progress), check_sessions(app)
+        services = await self._services.approved_app("move", app)
+        arrivals = await self._arrivals(to, (), app=app)
+        limits = (deadline, force)
+        return await drain(services, self.node, arrivals, app, *limits, progress=done)
+
+    async def home(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> Home | None:
+        """Return the node that owns a session, as far as this store knows, and since which epoch.
+
+        None if the session is not known here, or has never moved and this node has no name.
+        """
+        from limpet.session.move.arrivals import Home, route_of
+        from limpet.session.runs.delegation import head_of
+
+        named = key_of(key, user, id)
+        services = self._services
+        if services.guard is not None:
+            from limpet.security.access import Resource
+
+            await services.guard.check("inspect", Resource.of(named))
+            services = services.system
+        head = await head_of(services.journal, named)
+        if head is None:
+            return await route_of(services, named)
+        away, epoch = departure(head.facts), last_epoch(head.facts)
+        if away is not None:
+            return Home(away["to"], epoch)
+        if not epoch and self._node is None:
+            return None
+        return Home(self.node, epoch)
+
+    async def _arrivals(self, to: Any, keys: Sequence[Key], *, app: str | None = None) -> Arrivals:
+        """The side of another store that receives sessions. Raises AccessDenied."""
+        from limpet.session.move.adopter import Adopter
+        from limpet.session.move.arrivals import Arrivals
+
+        of: Any = getattr(to, "of", to)
+        if not isinstance(of, Limpet) or of._services.system is self._services.system:
+            raise InvalidInput(
+                f"move needs another store to move to, not {described(to)}. Open one and pass it: "
+                "await lp.move(key, other)."
+            )
+        if of.node == self.node:
+            raise InvalidInput(f"both stores are node {self.node!r}. Open them with other names.")
+        services = of._services
+        if services.guard is not None:
+            from limpet.security.access import Resource
+
+            for key in keys:
+                await services.guard.check("move", Resource.of(key))
+            if not keys:
+                services = await services.approved_app("move", app)
+            services = services.system
+        arrivals = Arrivals(services, of.node)
+        lent: Any = to  # by a Limpet that has its own loop
+        return lent.receiving(arrivals) if isinstance(to, Adopter) else arrivals
 
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -1387,7 +1640,7 @@ class Limpet:
 
     def _with(self, services: Services) -> Limpet:
         """This Limpet with other services; its store is not its own to close."""
-        lp = Limpet(self.url)
+        lp = Limpet(self.url, node=self.node, follow_moves=self._follow_moves)
         lp._opened = services
         return lp
 
@@ -1411,6 +1664,13 @@ def journal_of(lp: Limpet) -> Journal:
     Raises StoreClosed.
     """
     return lp._journal
+
+
+def receiving(lp: Limpet, node: str) -> Arrivals:
+    """Return the side of a store that receives sessions, as the node that others call so."""
+    from limpet.session.move.arrivals import Arrivals
+
+    return Arrivals(lp._services.system, node)
 
 
 async def at_work(lp: Limpet, key: Key) -> Limpet:
@@ -1464,6 +1724,26 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened
+
+
+async def _refuse_moved(services: Services, key: Key) -> None:
+    """Raise SessionMoved if what seems deleted is at another node."""
+    from limpet.session.move.arrivals import route_of
+
+    route = await route_of(services.system, key)
+    if route is not None:
+        raise SessionMoved(key, route.node, route.epoch)
+
+
+def _without_departed(page: Page[Head]) -> Page[Head]:
+    """A page without the sessions that are at other nodes, or on their way here."""
+    away = {head.key for head in page.items if "departed" in head.facts}
+    if not away:
+        return page
+    items = tuple([head for head in page.items if head.key not in away])
+    states = {key: state for key, state in page.states.items() if key not in away}
+    damaged = tuple([key for key in page.damaged if key not in away])
+    return Page(items, page.cursor, states, damaged)
 
 
 def _with_task(labels: FrozenDict, task: str | None) -> FrozenDict:

@@ -78,6 +78,7 @@ class StoreMaintenance:
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
+        from limpet.session.move.mover import move_checks
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
@@ -87,7 +88,8 @@ class StoreMaintenance:
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)
-        return Diagnosis((*read_checks(report), *kept, *keys, *lives), report)
+        moves = await move_checks(self._services)
+        return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is complete or absent."""

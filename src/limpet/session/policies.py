@@ -128,6 +128,29 @@ class StorePolicies:
             await documents.put(app, policy_document(policy))
         store_checkpoints(self._journal).forget(app)
 
+    async def arrivals(
+        self,
+        app: str,
+        *,
+        sessions: int | None = None,
+        bytes: int | None = None,
+        schema: str | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Say what this store accepts from other nodes, for an app: how many `sessions` it may
+        have with those that arrive, how many `bytes` one may bring, and the `schema` version of
+        typed state that is understood here. Without any, everything is accepted.
+
+        It is kept with the store; whoever moves a session here asks it first.
+        """
+        from limpet.session.move.arrivals import CAPACITY, check_arrivals
+
+        if check_sessions(app) is None:
+            raise InvalidInput("a policy is of an app. Pass its name.")
+        value = check_arrivals(sessions, bytes, schema)
+        documents = Internal(self._journal, CAPACITY, actor=check_actor(actor) or _NOBODY)
+        await documents.put(app, value)
+
     async def retention(
         self,
         app: str,

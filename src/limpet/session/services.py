@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from limpet.security.guard import Deciders, Guard
     from limpet.security.guarded_store import GuardedStore
     from limpet.session.life.archive_storage import Archive
+    from limpet.session.move.nodes import Nodes
 
 
 class Services(msgspec.Struct, frozen=True, eq=False):
@@ -35,6 +36,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
+    nodes: Nodes | None = None  # this node and others; None: of what is read from a file
     # By memory, as `lp.policies.promotion` declared them here.
     promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 

@@ -31,6 +31,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -120,8 +121,8 @@ class Writer:
         """Read it, brought forward to the version of its class; if that fails, nothing changes.
 
         Raises SessionDeleted if the key belongs to another session by now, SessionArchived if its
-        log was moved to the archive; with `stub`, an object that knew nothing of the session yet
-        gets to know what stands for it in the store.
+        log was moved to the archive, SessionMoved if it is at another node; with `stub`, an object
+        that knew nothing of the session yet gets to know what stands for it in the store.
         """
         loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         try:
@@ -129,6 +130,7 @@ class Writer:
                 self.typed, tail=tail, since_us=since_us, at_least=at_least
             )
             head = loaded.head
+            check_here(head.key, head.facts)
             if is_stub(head.facts) and not stub and self.known.uid in (None, head.uid):
                 raise SessionArchived(head.key)
             self.known.take(loaded)

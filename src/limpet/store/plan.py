@@ -52,6 +52,7 @@ from limpet.model import (
 )
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.facts.creation import FORKED
+from limpet.model.facts.moves import check_here
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.scopes import ScopeLimits, Scopes, Sizes
@@ -273,6 +274,7 @@ class Plan:
             raise SessionNotFound(key)
         if commit.uid not in (None, fold.head.uid):
             raise SessionDeleted(key)
+        check_here(key, fold.head.facts)
         if expect not in (None, fold.head.version):
             raise SessionConflict(key, "session", expect, fold.head.version)
         if commit.pin is not None:

@@ -707,6 +707,7 @@ class Exchange(msgspec.Struct, frozen=True):
     key: Key
     at: Standing | None  # the session that ends under the key; None: no session may have it
     by: Key | None = None  # the key of the session that takes it; None: no session does
+    by_at: Standing | None = None  # where the session that takes it has to stand; None: anywhere
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,7 @@ from limpet.store import blobs, leases, marks, overview, protocol
 from limpet.store.memory import MemoryStore
 
 ROOT = Path(__file__).parents[3] / "src/limpet"
+APP_AGENT = Principal("agent:main", role="agent", app="support")
 ADA = Principal("user:ada", role="owner", app="support", user="ada")
 KEY = Key("support", "ada", "c1")
 
@@ -308,3 +309,20 @@ def test_a_room_that_is_not_named_belongs_to_the_store() -> None:
     unknown = access_of(Key("$$something", owner_of("support", "ada"), "x"))
     assert (unknown.resource.kind, unknown.read, unknown.write) == ("store", "policy", "policy")
     assert all(name.startswith("$$") for name in ROOMS)
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "viewer"])
+async def test_only_an_agent_of_an_app_writes_as_its_agents(role: Any) -> None:
+    """Others that act for every user write as themselves."""
+    for who, may in ((Principal("x:1", role=role, app="support"), False), (APP_AGENT, True)):
+        guard = Guard(who, Deciders())
+        assert (guard.may_write_as("agent:other"), guard.may_write_as("system:x")) == (may, may)
+        assert guard.may_write_as(who.id)
+        assert not guard.may_write_as("user:ada")
+
+
+async def test_what_records_nothing_adds_no_commits() -> None:
+    """Of a store whose server has its own audit."""
+    from limpet.security.guard import NoAudit
+
+    assert await NoAudit().commits(ADA, ()) == ()

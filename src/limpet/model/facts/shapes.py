@@ -22,6 +22,7 @@ from limpet.model.facts import (
     inputs,
     isolation,
     labels,
+    moves,
     outcomes,
     phases,
     priority,
@@ -194,6 +195,11 @@ _SHARED: Final = {
     "sync": shares.ShareSync,
     "version": Count,
 }
+NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=moves.NODE_CHARS_MAX)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+_FAMILY: Final = Annotated[
+    list[tuple[KeyPart, KeyPart, KeyPart]], Meta(min_length=2, max_length=moves.FAMILY_MAX)
+]
 _TRANSITION: Final = shape(**{"from": str}, to=phases.Phase, event=str)
 _SHAPES: Final[Mapping[str, type[Struct]]] = {
     creation.CREATED: _CREATED,
@@ -279,6 +285,9 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     shares.SHARE_RECEIVED: shape({"expires_us": Time, "hash": str}, **_SHARED, source=_SESSION),
     shares.UNSHARED: shape(share=Id),
     shares.SHARE_USED: shape(share=Id),
+    moves.DEPARTED: shape({"family": _FAMILY, "from": NodeName}, to=NodeName, epoch=Epoch),
+    moves.ARRIVED: shape({"from": NodeName}, node=NodeName, epoch=Epoch),
+    moves.RETURNED: shape(node=NodeName, epoch=Epoch, reason=str),
     **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {
@@ -403,6 +412,7 @@ _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     children.DELEGATED: lambda data: Key(data.app, data.user, data.id),
     spawned.CHILD_SPAWNED: lambda data: Key(data.app, data.user, data.child),
     spawned.CHILD_DONE: lambda data: Key(data.app, data.user, data.child),
+    moves.DEPARTED: lambda data: [Key(*names) for names in data.family or ()],
     relations.RELATED: lambda data: Key(data.app, data.user, data.id),
     shares.SHARE_RECEIVED: lambda data: Key(data.source.app, data.source.user, data.source.id),
     timeouts.TIMEOUTS_SET: lambda data: _check_timeouts(data.timeouts),

@@ -7,6 +7,7 @@ from typing import Final
 
 from limpet.errors import SessionEnded, SessionSuspended
 from limpet.model.facts.labels import LABELED
+from limpet.model.facts.moves import MOVES
 from limpet.model.facts.phases import (
     HOOK_FAILED,
     INIT,
@@ -44,9 +45,11 @@ from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
 from limpet.model.keys import Key
 
 REHYDRATED: Final = "session.rehydrated"
-# In every phase: what is recorded about a transition, what the session is related to, the ends of
-# its spawned children, how it was judged, and who looked at what.
-_ALWAYS: Final = frozenset((CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNSHARED, *TRANSITIONS))
+# In every phase: what is recorded about a transition, what the session is related to, where it
+# moves, the ends of its spawned children, how it was judged, and who looked at what.
+_ALWAYS: Final = frozenset(
+    (CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNSHARED, *TRANSITIONS, *MOVES)
+)
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
     (

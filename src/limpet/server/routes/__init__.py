@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from limpet.server import managed
-from limpet.server.routes import agui, fleet, operation, own, sessions, store
+from limpet.server.routes import agui, fleet, operation, own, sessions, store, studio
 from limpet.server.service import Service
 
 
@@ -18,5 +18,6 @@ def routes(service: Service) -> list[BaseRoute]:
         *sessions.routes(service),
         *fleet.routes(service),
         *agui.routes(service),
+        *studio.routes(service),
         *managed.routes(service),
     ]

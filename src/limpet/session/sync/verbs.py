@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import MergedSession
     from limpet.session.life.memory import LayerName
     from limpet.session.life.transitions import Durations
+    from limpet.session.move.arrivals import Arrivals
     from limpet.session.move.transfer import Copied
     from limpet.session.sharing import Shared
     from limpet.store.protocol import Progress
@@ -487,6 +488,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    arrivals = blocking(StorePolicies.arrivals)
     switch_tool = blocking(StorePolicies.switch_tool)
     fresh_evidence = blocking(StorePolicies.fresh_evidence)
     switches = blocking(StorePolicies.switches)
@@ -511,6 +513,9 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         token: str | None = None,
         tls: TLS | None = None,
         policies: str | FilePath | None = None,
+        node: str | None = None,
+        nodes: Mapping[str, str | Limpet] | None = None,
+        follow_moves: bool = False,
     ) -> None:
         limpet = Limpet(
             url,
@@ -523,6 +528,9 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
             token=token,
             tls=tls,
             policies=policies,
+            node=node,
+            nodes=nodes,
+            follow_moves=follow_moves,
         )
         super().__init__(limpet, Loop())
         try:
@@ -557,6 +565,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
                 self._loop.stop()
 
     url: Attribute[str]
+    node: Attribute[str]
     work: Attribute[SyncWork]
     maintenance: Attribute[SyncMaintenance]
     policies: Attribute[SyncPolicies]
@@ -592,6 +601,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     unarchive = blocking(Limpet.unarchive)
     export = blocking(Limpet.export)
     import_ = blocking(Limpet.import_)
+    move = blocking(Limpet.move)
+    prestage = blocking(Limpet.prestage)
+    drain = blocking(Limpet.drain)
+    home = blocking(Limpet.home)
     delete = blocking(Limpet.delete)
     erase = blocking(Limpet.erase)
     erase_user = blocking(Limpet.erase_user)
@@ -656,3 +669,22 @@ class LoopAdopter(Adopter):
 
     async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
         await self._loop.await_(super().write_names(owner, values))
+
+    def receiving(self, arrivals: Arrivals) -> Arrivals:
+        """Return the side of this store that receives sessions, on its own loop."""
+        return LoopArrivals(arrivals, self._loop)  # type: ignore[return-value]  # the same verbs
+
+
+class LoopArrivals:
+    """Arrivals whose every call is handed to the loop of its store."""
+
+    def __init__(self, of: Arrivals, loop: Loop) -> None:
+        self._of, self._loop, self.node = of, loop, of.node
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        verb = getattr(self._of, name)
+
+        async def handed(*args: Any, **kwargs: Any) -> Any:
+            return await self._loop.await_(verb(*args, **kwargs))
+
+        return handed

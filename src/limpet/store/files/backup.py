@@ -185,6 +185,8 @@ def _unpacked(backup: Path, beside: Path) -> Iterator[Path]:
             with tarfile.open(backup, "r:") as tar:
                 for member in tar:
                     _extract(tar, member, place)
+        except tarfile.ReadError as error:
+            raise BackupRefused(str(backup), _NOT_ONE) from error
         except (tarfile.TarError, EOFError) as error:
             raise StoreCorrupt(str(backup), str(error), _ANOTHER) from error
         if not (place / META).is_file():

@@ -160,6 +160,12 @@ class IndexedSession(Places):
             kept.extend((seq, place))
         self.snapshots = kept
 
+    def drop_snapshot(self, seq: int) -> None:
+        """Let go of a snapshot that was pinned: the log gives the state, too."""
+        kept = self.snapshots or array("Q")
+        left = [kept[at : at + 2] for at in range(0, len(kept), 2) if kept[at] != seq]
+        self.snapshots = array("Q", [each for pair in left for each in pair]) if left else None
+
     def snapshots_upto(self, seq: int) -> Iterator[tuple[int, int]]:
         """seq and place of snapshots, the newest first."""
         kept = self.snapshots or ()

@@ -339,6 +339,20 @@ def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[
     return described
 
 
+def changes_by_sets(fields: Mapping[str, Any], sets: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same for operations that only set names of the session: most do."""
+    get = fields.get
+    return [
+        {
+            "operation": "set",
+            "field": name,
+            "value_before": _bounded(get(name)),
+            "value_after": _bounded(value),
+        }
+        for name, value in sets.items()
+    ]
+
+
 def _change(fields: Mapping[str, Any], op: ops.PlainOp) -> dict[str, Any]:
     before, after = _at(fields, op.path), None
     was: Any = None if before is ABSENT else before

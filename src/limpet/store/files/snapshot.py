@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
@@ -105,6 +106,17 @@ def unpacked_index(content: bytes, digest: str) -> tuple[FilesIndex, LogEnd, int
         found = _decode(zstd().decompress(content))
     except (msgspec.MsgspecError, zstd().ZstdError) as error:
         raise Damaged(str(error)) from error
+    # None of what is made here is garbage, and looking for some takes longer than making it.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _index_from(found), LogEnd(*found.end), found.compacted
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _index_from(found: IndexFile) -> FilesIndex:
     index = FilesIndex()
     index.rows, index.ended, index.ring = found.rows, found.ended, found.ring
     index.feed.frombytes(found.feed)
@@ -133,7 +145,7 @@ def unpacked_index(content: bytes, digest: str) -> tuple[FilesIndex, LogEnd, int
         index.names.setdefault((each.app, each.user), {})[each.name] = named
     index.erased = {stored[0]: Erasure(*stored) for stored in found.erased}
     index.marks = {mark[:2]: Mark(*mark) for mark in found.marks}
-    return index, LogEnd(*found.end), found.compacted
+    return index
 
 
 def files_of(index: FilesIndex) -> set[int]:

@@ -273,6 +273,8 @@ class FilesState:
             entry.pins = {number: seq for number, seq in pins.items() if seq != line.seq}
             if line.number:
                 entry.pins[line.number] = line.seq
+            else:
+                entry.drop_snapshot(line.seq)
         elif isinstance(line, ColdLine):
             entry.cold, entry.hot = line.upto, frozenset(line.hot) or None
         elif isinstance(line, EndLine):

@@ -89,6 +89,7 @@ from limpet.store.blobs import (
     read_blob,
     unpack_chunk,
 )
+from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX
 from limpet.store.clock import Clock
 from limpet.store.coding.bodies import is_naming
 from limpet.store.coding.codec import Codec, Damaged
@@ -150,6 +151,7 @@ T = TypeVar("T")
 _FEED_STEP: Final = 4_096  # entries that are looked at before others may run
 _TOUCHED_MAX: Final = 10_000  # entries that one page of `touched` goes through
 _BREATH: Final = 32  # sessions that are read before others may run
+TAILS_MAX: Final = 256
 _PAUSE_US: Final = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 
 
@@ -182,6 +184,7 @@ class FilesStore:
         self._writer: FilesWriter | None = None
         self._forks, self._open = PROCESS.forks, True
         self._closed = asyncio.Event()
+        self._tails: dict[int, tuple[Event, ...]] = {}  # by row: the last events that were read
         self._heard: Callable[[], None] = lambda: None
         self.blobs: Blobs = FilesBlobs(self)
         self.marks: Marks = FilesMarks(self)
@@ -315,6 +318,8 @@ class FilesStore:
                 continue
             taking = holder(each.by)
             if taking is None or self.state.reader.key_hash(each.key) in index.erased:
+                return None
+            if each.by_at is not None and not self._stands(each.by, each.by_at):
                 return None
             names = (each.key.app, each.key.user, each.key.id)
             fence = max(taking.head.fence, fence)
@@ -675,15 +680,33 @@ class FilesStore:
         seqs = range(min(after - 1 if after else version, version), 0, -1)
         if not reverse:
             seqs = range(after + 1, version + 1)
-        live = reader.cached(entry)
-        if types is None and reverse and live is not None and live.tail:
-            first, want = live.tail[0].seq, min(limit, len(seqs))
-            if live.tail[-1].seq == version and want and seqs[want - 1] >= first:
-                return tuple([live.tail[seq - first] for seq in seqs[:want]])
+        if types is None and reverse:
+            return self._read_back(entry, version, seqs, limit)
         matching: Iterable[int] = seqs
         if types is not None:
             matching = (seq for seq in seqs if wanted(reader.type_of(entry, seq), types))
         return page(reader.sized(entry, seq) for seq in islice(matching, limit))
+
+    def _read_back(
+        self, entry: IndexedSession, version: int, seqs: range, limit: int
+    ) -> tuple[Event, ...]:
+        """Events before one, descending. The last ones are asked for again and again: they are
+        remembered, unless one of them could not be read."""
+        live, want = self.state.reader.cached(entry), min(limit, len(seqs))
+        link = entry.head.link
+        for kept in (() if live is None else live.tail, self._tails.get(entry.row, ())):
+            if kept and want and kept[-1].seq == version and kept[-1].link == link:
+                first = kept[0].seq
+                if seqs[want - 1] >= first:
+                    return tuple([kept[seq - first] for seq in seqs[:want]])
+        sized = within(PageBytes(), (self.state.reader.sized(entry, seq) for seq in seqs[:want]))
+        events = bare(sized)
+        small = len(events) <= TAIL_MAX and sum([n for _, n in sized]) <= TAIL_MAX * TAIL_BYTES_MAX
+        if events and events[0].seq == version and small and not any([e.damage for e in events]):
+            if len(self._tails) >= TAILS_MAX:
+                self._tails.clear()
+            self._tails[entry.row] = events[::-1]
+        return events
 
     @_reading
     def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:

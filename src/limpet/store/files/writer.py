@@ -27,12 +27,14 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import (
+    EMPTY,
     PROCESSING,
     SALT_BYTES,
     Base,
     Commit,
     Event,
     Fold,
+    FrozenDict,
     Head,
     Key,
     Recorded,
@@ -47,7 +49,7 @@ from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.cache import CachedScope, CachedSession
 from limpet.store.coding import bodies
-from limpet.store.coding.codec import UNHELD, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready
 from limpet.store.files.compaction import Compaction
 from limpet.store.files.index import IndexedSession
@@ -59,6 +61,7 @@ from limpet.store.files.lines import (
     NameLine,
     PinLine,
     SnapshotLine,
+    changes_by_sets,
     changes_of,
     encode_line,
 )
@@ -81,7 +84,7 @@ from limpet.store.sqlite.writer import (
 )
 from limpet.store.system import in_thread, is_full_disk, reported
 
-_SALTS: Final = 64  # taken from the system at a time
+_SALTS: Final = 1_024  # taken from the system at a time
 
 
 class FilesView:
@@ -154,6 +157,8 @@ class FilesBatch:
         plan = self.plan
         marks = (len(plan.records), len(plan.writes), len(plan.pins))
         answers = plan.add(commits)
+        if len(commits) == 1 and self._add_plain(commits[0], marks):
+            return answers
         records = plan.records[marks[0] :]
         lines: list[LogLine] = []
         last = {key: place for place, (key, _) in enumerate(records)}
@@ -183,11 +188,29 @@ class FilesBatch:
                 lines.append(lease_line(self._stand(key)[0], head))
         for key, number, fold in plan.pins[marks[2] :]:
             row = self._stand(key)[0]
+            lines.append(snapshot_line(row, fold, self._codec))
             lines.append(PinLine(row=row, seq=fold.head.version, number=number))
         if lines:
             group(lines)
             self.lines += lines
         return answers
+
+    def _add_plain(self, commit: Commit, marks: tuple[int, int, int]) -> bool:
+        """The common case on the hot path: one event of a session that is there, and nothing else.
+        False: it is something else."""
+        plan, key = self.plan, commit.key
+        counts = (len(plan.records), len(plan.writes), len(plan.pins))
+        if counts != (marks[0] + 1, marks[1], marks[2]) or commit.release is not None:
+            return False
+        row, before, fields = self._stand(key)
+        if before is None:
+            return False
+        rec, fold, at = plan.records[-1][1], plan.folds[key], len(self.lines)
+        line, _ = self._event_line(row, key, rec, before, fields, fold)
+        self._recorded[at], self._heads[at] = rec, fold.head
+        self._now[key] = (row, fold.head, fold.fields)
+        self.lines.append(line)
+        return True
 
     def _stand(self, key: Key) -> tuple[int, Head | None, Any]:
         """row, head and fields of a session as this batch leaves it so far."""
@@ -234,20 +257,24 @@ class FilesBatch:
         elif event.cause or event.invocation_id or event.correlation_id or event.wake_id:
             line.cause, line.invocation_id = event.cause, event.invocation_id
             line.correlation_id, line.wake_id = event.correlation_id, event.wake_id
-        changes: Raw | None = None
+        changes: Any = None  # what is described, encoded with the line
         if draft.plain_ops:
             if fields is None:  # a new session
                 base = self.plan.bases.get(key)
-                fields = {} if base is None else base.fields
-            if described := changes_of(fields, draft.plain_ops):
-                changes = Raw(encode_line(described))
+                fields = EMPTY if base is None else base.fields
+            if draft.sets is not None:
+                changes = changes_by_sets(fields, draft.sets)
+            else:
+                changes = changes_of(fields, draft.plain_ops)
             if final is not None:
                 fields = final.fields
             elif draft.sets is not None:
-                fields = {**fields, **draft.sets}
+                if type(fields) is not dict:
+                    fields = dict(fields)  # ours: the events of a run change it in turn
+                fields.update(draft.sets)
             else:
                 own = [op for op in draft.plain_ops if ops.scope_of(str(op.path[0])) == "session"]
-                fields = ops.apply(fields, own)
+                fields = ops.apply(FrozenDict(fields), own)
         self._put_body(line, key, rec, changes)
         if before is None:
             head = self.plan.folds[key].head
@@ -266,19 +293,19 @@ class FilesBatch:
             line.mac = "" if mac is None else mac.hex()
         return line, fields
 
-    def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Raw | None) -> None:
+    def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Any) -> None:
         codec = self._codec
         if not codec.seals:
             line.body, line.salt = Raw(rec.raw), rec.salt.hex()
-            if changes is not None:
+            if changes:
                 line.changes = changes
             return
         event, uid = rec.event, self.plan.folds[key].head.uid
         bound = (event.seq, event.at_us, rec.draft.header, event.link)
         place = codec.event_place(uid, event.id, event.type, *bound)
         plain = rec.salt + rec.raw
-        if changes is not None:
-            plain += b"\n" + bytes(changes)
+        if changes:
+            plain += b"\n" + encode_line(changes)
         flags, stored, _ = codec.pack(plain, place)
         line.put(flags, stored, 0)
         line.digest = rec.digest.hex()
@@ -358,6 +385,14 @@ _ANY: Final = Head(Key("x", "x", "x"), "", 0, b"", 0, 0, 0)  # stands for a head
 def lease_line(row: int, head: Head) -> LeaseLine:
     line = LeaseLine(row=row, fence=head.fence, lease_us=head.lease_us, worker=head.worker)
     line.leased_us = head.leased_us
+    return line
+
+
+def snapshot_line(row: int, fold: Fold, codec: Codec) -> SnapshotLine:
+    """The state of a session as a line. Raises Unready."""
+    seq, packed, size = bodies.packed_snapshot(fold, codec)
+    line = SnapshotLine(row=row, seq=seq, size=size)
+    line.put(*packed)
     return line
 
 
@@ -578,7 +613,6 @@ class FilesWriter(threading.Thread):
     def _snapshot(self) -> None:
         """Write some snapshots: folds beside the log, so that a load need not read all of it."""
         lines: list[LogLine] = []
-        taken: list[CachedSession] = []
         with self.state.lock:
             for row in list(self._due)[:SNAPSHOTS_PER_BATCH]:
                 entry, live = self._due.pop(row)
@@ -586,14 +620,11 @@ class FilesWriter(threading.Thread):
                 if not current or self.state.index.by_row.get(row) is not entry:
                     continue
                 try:
-                    seq, packed, size = bodies.packed_snapshot(live.fold, self.state.codec)
+                    line = snapshot_line(row, live.fold, self.state.codec)
                 except (Unready, RecursionError, ValueError, TypeError):
                     continue  # it costs time and never data
-                line = SnapshotLine(row=row, seq=seq, size=size)
-                line.put(packed[0], packed[1], packed[2])
                 lines.append(line)
-                taken.append(live)
-                live.snapshot_bytes, live.delta_bytes = size, 0
+                live.snapshot_bytes, live.delta_bytes = line.size, 0
             if lines:
                 self.state.put(lines)
 
