@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from limpet import Head, Key, Limpet, ops
 from limpet.adapters import claude_transcripts as transcripts
+from limpet.adapters.claude_harness import as_harness
 from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import TranscriptRecord
 from limpet.errors import ExtraMissing, InvalidInput, SessionDeleted, SessionNotFound
@@ -31,6 +32,8 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "claude_agent_sdk":
         raise
     raise ExtraMissing("claude-agent-sdk", "claude-agent-sdk") from error
+
+__all__ = ["LimpetSessionStore", "as_harness"]
 
 _SUMMARY: Final = "summary"  # the name in state
 

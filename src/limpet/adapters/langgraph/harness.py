@@ -55,9 +55,10 @@ def as_harness(
     async def harness(turn: Turn) -> None:
         run = _TurnGraph(graph, lp, turn, config or {})
         answers: dict[str, Any] | None = None
+        last = await turn.step(f"{_NAME} thread", run.last_id)
         while True:
             await turn.stream(_NAME, run.pieces(answers), say=False)
-            done = await turn.step(f"{_NAME} results", run.results)
+            done = await turn.step(f"{_NAME} results", run.results, last)
             for said in done["messages"]:
                 await turn.append(said["type"], thaw(said["data"]))
             if not done["interrupts"]:
@@ -101,13 +102,21 @@ class _TurnGraph:
             if isinstance(message, AIMessageChunk) and message.text:
                 yield Piece(text=message.text)
 
-    async def results(self) -> dict[str, Any]:
-        """What the graph has added to the conversation and has not been said, and asks for."""
+    async def last_id(self) -> str | None:
+        """The id of the newest message in the thread, or None."""
+        messages = (await self._graph.aget_state(self._config)).values.get(_MESSAGES, [])
+        return messages[-1].id if messages else None
+
+    async def results(self, last: str | None) -> dict[str, Any]:
+        """What the graph has added after the message `last` and has not been said, and asks for."""
         state = await self._graph.aget_state(self._config)
+        added = state.values.get(_MESSAGES, [])
+        ids = [each.id for each in added]
+        added = added[ids.index(last) + 1 :] if last in ids else added
         said = {self._id_of(each) for each in await self._turn.session.messages()}
         messages = [
             {"type": type, "data": {**data, _ID: each.id}}
-            for each in state.values.get(_MESSAGES, [])
+            for each in added
             if isinstance(each, AIMessage | ToolMessage) and each.id not in said
             for type, data in _statements(each)
         ]
@@ -149,6 +158,8 @@ def _statements(message: Any) -> list[tuple[str, dict[str, Any]]]:
         data = {"request_id": message.tool_call_id, "output": message.content}
         failed = {"is_error": True} if message.status == "error" else {}
         return [("agent.tool_result", {**data, **failed})]
+    if not message.text and not message.tool_calls:
+        return []
     used = _usage_of(message)  # it counts where it is said
     said = [("agent.message", {"text": message.text, **used})] if message.text or used else []
     return said + [

@@ -77,7 +77,7 @@ async def test_an_interrupt_pauses_the_turn_and_no_node_is_repeated(
     budget = session.runs.budget
     assert budget is not None
     assert budget.spent.tokens == 2 * 42
-    said = [m for m in await session.messages() if m.parts[0].get("name") != "interrupt"]
+    said = await session.messages()
     assert [message.role for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[-1].text == "done: receipt"
 
@@ -94,6 +94,21 @@ async def test_a_second_turn_knows_the_first_and_what_others_said(
     session = await run(lp, app)
     texts = [message.content for message in heard[-1]]
     assert texts == ["Help!", "", "receipt", "done: receipt", "By another.", "And now?"]
+
+
+async def test_what_is_out_of_view_is_not_said_again(
+    lp: limpet.Limpet, app: str, session: limpet.Session[Any]
+) -> None:
+    """The thread still has it; the session's conversation begins after it."""
+    session = await run(lp, app)
+    await session.answer(session.blocked_on[0].id, True)
+    session = await run(lp, app)
+    await session.append("view.cleared", actor="user:ada")
+    await session.append("user.message", {"text": "And now?"}, actor="user:ada")
+    session = await run(lp, app)
+    roles = [message.role for message in await session.messages()]
+    assert roles[:2] == ["user", "assistant"]
+    assert not any(message.text == "done: receipt" for message in await session.messages())
 
 
 def test_a_kill_between_two_nodes_repeats_only_the_second(tmp_path: Path) -> None:
