@@ -1202,6 +1202,22 @@ class StoreFailed(StoreError, code="store.failed", retryable=True):
         return f"{self.where} failed: {self.reason}. {_UNKNOWN[self.asked]}."
 
 
+class QuorumUnavailable(StoreFailed, code="store.quorum", retryable=True):
+    """Too few servers of a cluster have confirmed a commit in time; it may be there later."""
+
+    def _describe(self) -> str:
+        return (
+            f"the quorum of {self.where} is not available: {self.reason}. {_UNKNOWN[self.asked]}."
+        )
+
+
+class ReplicaBehind(StoreError, code="store.replica_behind", retryable=True):
+    template = """the replica of {where} that was asked does not have the commit yet that the read
+    must see. Nothing was read. Try again, or let such reads wait (behind=wait in the URL) or go to
+    the primary (behind=primary)."""
+    where: str
+
+
 class StoreRefused(StoreError, code="store.refused", status=500):
     template = """{where} refused the operation: {reason}. Nothing was written, and trying again
     does not help. {advice}."""

@@ -12,11 +12,13 @@ async def test_a_family_is_copied_whole_and_alone(tmp_path: Path) -> None:
     async with limpet.open("memory://") as lp, limpet.open(url) as other:
         for user in ("ada", "bob"):
             s = await lp.create("support", user, "one", state={"n": 0})
-            await s.append("agent.step", set={"n": 1, "user:plan": user, "app:shared": 1})
+            await s.append(
+                "agent.step", actor="agent:a", set={"n": 1, "user:plan": user, "app:shared": 1}
+            )
         await lp.create("sales", "ada", "one")
         copied = await lp.copy(app="support", user="ada", to=other, check=True)
         assert (copied.sessions, copied.checked, copied.ok) == (1, 1, True)
-        assert [head.key async for head in other.list()] == [limpet.Key("support", "ada", "one")]
+        assert [head.key for head in (await other.list()).items] == [limpet.Key("support", "ada", "one")]
         there = await other.get("support", "ada", "one")
         assert dict(there.state) == {"n": 1, "user:plan": "ada", "app:shared": 1}
 

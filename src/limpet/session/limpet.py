@@ -434,7 +434,7 @@ class Limpet:
         try:
             (committed,) = await services.journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
-            raise StoreFailed(error.where, error.reason, "create") from error
+            raise type(error)(error.where, error.reason, "create") from error
         writer_of(session).known.begin(committed, (new.draft,))
         if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
