@@ -18,7 +18,8 @@ async def test_a_family_is_copied_whole_and_alone(tmp_path: Path) -> None:
         await lp.create("sales", "ada", "one")
         copied = await lp.copy(app="support", user="ada", to=other, check=True)
         assert (copied.sessions, copied.checked, copied.ok) == (1, 1, True)
-        assert [head.key for head in (await other.list()).items] == [limpet.Key("support", "ada", "one")]
+        heads = (await other.list()).items
+        assert [head.key for head in heads] == [limpet.Key("support", "ada", "one")]
         there = await other.get("support", "ada", "one")
         assert dict(there.state) == {"n": 1, "user:plan": "ada", "app:shared": 1}
 

@@ -33,3 +33,7 @@ SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint
 SELECT coalesce(bool_and(limpet.seen(t.token)), true) AND CASE WHEN pg_is_in_recovery()
        THEN pg_wal_lsn_diff(coalesce(pg_last_wal_replay_lsn(), '0/0'), '0/0') >= $2 ELSE true END
   FROM unnest($1::bigint[]) t (token)
+
+-- name: lost_slots
+-- Slots whose log was removed before their replica had it.
+SELECT count(*)::int FROM pg_replication_slots WHERE wal_status = 'lost'
