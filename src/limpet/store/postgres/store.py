@@ -462,7 +462,7 @@ class PostgresStore:
             await conn.execute(SQL["confirm_quorum"])
 
         try:
-            await self._pools.run(run, asked="change", repeatable=False)
+            await self._pools.run(run, asked="change")
         except QuorumUnavailable:
             return False
         return True

@@ -22,7 +22,6 @@ import asyncpg
 from limpet.errors import (
     Asked,
     InvalidInput,
-    InvalidURL,
     LimpetError,
     ReplicaBehind,
     StoreClosed,
@@ -62,6 +61,11 @@ CONNECTIONS_MIN: Final = 6
 CONNECTIONS_MAX: Final = 1_000
 BEHIND_PAUSE_SECONDS: Final = 0.01  # between two looks whether a replica has caught up
 AWAY_SECONDS: Final = 2.0  # after no replica answered
+_NOT_THERE_YET: Final = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedTableError,
+)
 _OUTDATED: Final = (
     "its functions are of another release, or it was moved here from another server, and this "
     "command changes nothing; start your application with this release first"
@@ -341,10 +345,10 @@ class Replicas:
                 async with lent(await self._opened()) as conn:
                     if await self._caught_up(conn, after):
                         return await query(conn)
-            except (*BROKEN, asyncpg.SerializationError, InvalidURL, StoreError) as error:
+            except _NOT_THERE_YET:
+                pass  # it has not replayed the making of the schema
+            except (*BROKEN, asyncpg.SerializationError) as error:
                 # Broken, or ended by the standby's recovery, which needed what the query read.
-                if isinstance(error, LimpetError):
-                    raise
                 await self._leave()
                 raise NoReplica from error
             behind = self._cluster.options.behind
