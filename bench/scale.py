@@ -4,8 +4,8 @@
 
 Families, the sessions of one user of an app, are spread over clusters by a hash of their name.
 Some write far more than others (Zipf). The model predicts, from a few constants, how many clusters
-a load needs, how uneven they are, and what failovers cost. The simulation draws families, places them
-one by one, moves the heaviest ones and lets primaries fail; where the model and the simulation
+a load needs, how uneven they are, and what failovers cost. The simulation draws families, places
+them one by one, moves the heaviest ones and lets primaries fail; where the model and the simulation
 differ by more than a fifth, the run ends with 1. `measured` checks against a real store what can be
 measured on one machine: bytes, and the rate of a copy.
 """

@@ -56,6 +56,7 @@
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── ProtocolMismatch · EntryRefused
+        ├── QuorumUnavailable (a StoreFailed) · ReplicaBehind
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing

@@ -100,10 +100,9 @@ def cluster_options(url: str) -> ClusterOptions | None:
     if len(named) > replicas:
         raise InvalidURL(place, f"it names {len(named)} hosts, more than replicas={replicas}")
     most = replicas // 2 + 1
-    quorums = [_number(place, given, name, most) for name in ("write_quorum", "read_quorum")]
-    for name, symbol, quorum in zip(
-        ("write_quorum", "read_quorum"), ("C_W", "C_R"), quorums, strict=True
-    ):
+    write = _number(place, given, "write_quorum", most)
+    read = _number(place, given, "read_quorum", most)
+    for name, symbol, quorum in (("write_quorum", "C_W", write), ("read_quorum", "C_R", read)):
         if not most <= quorum <= replicas:
             reason = (
                 f"{name} ({symbol}) is {quorum}, and with replicas (R) = {replicas} it is "
@@ -113,7 +112,8 @@ def cluster_options(url: str) -> ClusterOptions | None:
     return ClusterOptions(
         named,
         replicas,
-        *quorums,
+        write,
+        read,
         cast("Reads", given.get("reads", "primary")),
         cast("Behind", given.get("behind", "wait")),
         _seconds(place, given),
