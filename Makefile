@@ -20,7 +20,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres demo-cluster test frameworks adapters quick shaky mutants check format torture bench venv lock clean
+.PHONY: help demo screenshots bench-studio demo-postgres demo-cluster test frameworks adapters quick shaky mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,12 @@ test: $(READY) ## Run every test but the torture, on every core; the adapters' a
 
 quick: $(READY) ## Under half a minute: what needs neither a file nor a server
 	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
+
+screenshots: $(READY) ## Take the pictures of docs/studio.md; needs `make frameworks` and a Chromium
+	PYTHONPATH=src:. .venv-browser/bin/python -m tests.support.studio_screenshots docs/images
+
+bench-studio: $(READY) ## Measure the studio in a browser; needs `make frameworks` and a Chromium
+	PYTHONPATH=src:. .venv-browser/bin/python -m bench.studio
 
 frameworks: $(READY) ## Install the agent frameworks, each in an environment of its own
 	$(BIN)/python -m tests.support.venvs
@@ -122,9 +128,11 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra postgres --extra server --group claude-agent-sdk --no-annotate -o requirements/claude-agent-sdk.txt
 	$(COMPILE) --extra postgres --extra server --group agent-framework --no-annotate -o requirements/agent-framework.txt
 	$(COMPILE) --extra cli --extra postgres --extra server --group agent-libraries --no-annotate -o requirements/agent-libraries.txt
+	$(COMPILE) --extra cli --extra client --extra postgres --extra server --extra state --group browser --no-annotate -o requirements/browser.txt
 	$(COMPILE) --extra postgres --group anthropic-0 --no-annotate -o requirements/anthropic-0.txt
 	$(COMPILE) --extra postgres --group anthropic-1 --no-annotate -o requirements/anthropic-1.txt
 	$(COMPILE) --extra postgres --group schemathesis --no-annotate -o requirements/schemathesis.txt
+	$(COMPILE) --extra postgres --group analytics --no-annotate -o requirements/analytics.txt
 	@if grep -nE '://|^-|(^|[ =])/' requirements/*.txt; then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.rounds import Readings
 
-Unit: TypeAlias = Literal["per second", "ms", "bytes", "MB", "ratio", "count"]
+Unit: TypeAlias = Literal["per second", "ms", "bytes", "KB", "MB", "ratio", "count"]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "return given if given is None or type(given) in (int, float) else -1.0 -> return given if given is None or type(given) in (int, float) else -2.0",
     ): "Anything below 0 is refused.",
     (
+        "limpet.security.guard",
+        "",
+        "_REMEMBERED: Final = 4096 -> _REMEMBERED: Final = 4097",
+    ): "How many answers are remembered is not promised.",
+    (
+        "limpet.security.roles",
+        "RoleRules",
+        "revision = 0 -> revision = 1",
+    ): "Roles never change, so the number says nothing.",
+    (
         "limpet.runtime.run",
         "",
         "_TRIES: Final = 4 -> _TRIES: Final = 5",

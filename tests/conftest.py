@@ -87,7 +87,7 @@ def postgres_store_url(
     return any_postgres.url
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "http"])
+@pytest.fixture(params=["memory", "sqlite", "files", "postgresql", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Every store, empty. Without an fsync for each commit: disks are the fault suite's business.
 
@@ -100,6 +100,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return served
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/support.db?sync=normal"
+    if request.param == "files":
+        return f"files:///{tmp_path}/support"
     found: str = request.getfixturevalue("postgres_store_url")
     return found
 

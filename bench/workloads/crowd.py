@@ -42,10 +42,10 @@ def _soon_row(readings: Readings, what: str) -> Row:
     for rate in readings.of("peer", "lanes"):  # it has nothing like it: what a user has now
         readings.add("peer", {"soon": rate})
     plain = row("W2", what, "per second", readings, "soon")
-    lanes = readings.median("ours", "lanes")
+    in_lanes = readings.median("ours", "lanes")
     targets = (
         at_least(_SOON_TIMES_PEER, "× peer", plain.against(plain.peer)),
-        at_least(_SOON_TIMES_LANES, "× lanes", ratio(plain.ours, lanes)),
+        at_least(_SOON_TIMES_LANES, "× lanes", ratio(plain.ours, in_lanes)),
     )
     return row("W2", what, "per second", readings, "soon", *targets)
 
@@ -53,7 +53,7 @@ def _soon_row(readings: Readings, what: str) -> Row:
 async def _ours(path: Path, sessions: int, each: int) -> Numbers:
     payloads = texts.tool_results(sessions * each)
     numbers = {}
-    for name, race in (("lanes", _lanes), ("burst", _burst), ("soon", _soon)):
+    for name, race in (("lanes", lanes), ("burst", burst), ("soon", soon)):
         async with limpet.open(f"sqlite:///{path}/{name}.db") as lp:
             creations = (lp.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
             many = await asyncio.gather(*creations)
@@ -72,12 +72,12 @@ async def lanes_of_ours(path: Path, sessions: int, each: int) -> Numbers:
         creations = (lp.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
         many = await asyncio.gather(*creations)
         begin, spent = time.perf_counter(), time.process_time()
-        await _lanes(lp, many, payloads)
+        await lanes(lp, many, payloads)
         seconds, spent = time.perf_counter() - begin, time.process_time() - spent
     return {"rate": len(payloads) / seconds, "cpu": spent / len(payloads) * 1e3}
 
 
-async def _lanes(_: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
+async def lanes(_: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
     async def lane(number: int) -> None:
         session = many[number]
         for step, data in enumerate(payloads[number :: len(many)]):
@@ -87,7 +87,7 @@ async def _lanes(_: limpet.Limpet, many: list[limpet.Session], payloads: list[An
     await asyncio.gather(*(lane(number) for number in range(len(many))))
 
 
-async def _burst(_: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
+async def burst(_: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
     count = len(many)
     await asyncio.gather(
         *(
@@ -99,7 +99,7 @@ async def _burst(_: limpet.Limpet, many: list[limpet.Session], payloads: list[An
     )
 
 
-async def _soon(lp: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
+async def soon(lp: limpet.Limpet, many: list[limpet.Session], payloads: list[Any]) -> None:
     count = len(many)
     for i, data in enumerate(payloads):
         change = texts.changes(i // count)

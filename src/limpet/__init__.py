@@ -16,6 +16,7 @@ from limpet.exports import lazy_exports
 from limpet.session.limpet import Limpet as Limpet, bind_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from limpet import (
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
         ops as ops,
         providers as providers,
     )
+    from limpet.analytics.advice import (
+        Advice as Advice,
+        AdvicePolicy as AdvicePolicy,
+        SignalEvidence as SignalEvidence,
+    )
+    from limpet.analytics.analytics import Analytics as Analytics, Score as Score
+    from limpet.analytics.anomalies import Alert as Alert, Anomalies as Anomalies
+    from limpet.analytics.compare import (
+        Comparison as Comparison,
+        MetricDifference as MetricDifference,
+        Regression as Regression,
+    )
+    from limpet.analytics.metrics import (
+        SessionAnalytics as SessionAnalytics,
+        ToolUsage as ToolUsage,
+    )
+    from limpet.analytics.rollup import Table as Table
+    from limpet.analytics.satisfaction import SatisfactionModel as SatisfactionModel
+    from limpet.analytics.sets import FailingSet as FailingSet
     from limpet.errors import (
         AccessDenied as AccessDenied,
         BudgetReached as BudgetReached,
@@ -37,6 +57,7 @@ if TYPE_CHECKING:
         SessionEnded as SessionEnded,
         SessionError as SessionError,
         SessionExists as SessionExists,
+        SessionMoved as SessionMoved,
         SessionNotFound as SessionNotFound,
         StoreError as StoreError,
         ToolDenied as ToolDenied,
@@ -151,7 +172,13 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
     from limpet.session.life.transitions import Durations as Durations
     from limpet.session.limpet import App as App
+    from limpet.session.move.arrivals import ArrivalPolicy as ArrivalPolicy, Home as Home
     from limpet.session.move.mirror import Mirrored as Mirrored
+    from limpet.session.move.mover import (
+        DrainReport as DrainReport,
+        Moved as Moved,
+        Prestaged as Prestaged,
+    )
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
     from limpet.session.relations import (
@@ -163,8 +190,15 @@ if TYPE_CHECKING:
     from limpet.session.runs.buffers import Buffer as Buffer, BufferInfo as BufferInfo, Note as Note
     from limpet.session.runs.delegation import Kin as Kin
     from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
+    from limpet.session.runs.promotion import (
+        MemoryItem as MemoryItem,
+        PromotionGates as PromotionGates,
+        Proposal as Proposal,
+    )
     from limpet.session.runs.runs import Harness, WakeOptions, Woken as Woken
     from limpet.session.runs.setup import VaultDocument as VaultDocument, Vaults as Vaults
+    from limpet.session.runs.spawn import Children as Children
+    from limpet.session.runs.switches import AppSwitches as AppSwitches, ToolSwitch as ToolSwitch
     from limpet.session.runs.traces import (
         Activation as Activation,
         Span as Span,
@@ -218,10 +252,18 @@ __version__ = "0.1.0"
 # Every public name, by the module that it is loaded from at its first use.
 _HOMES = {
     "limpet": "errors facts graph ops providers",
+    "limpet.analytics.advice": "Advice AdvicePolicy SignalEvidence",
+    "limpet.analytics.analytics": "Analytics Score",
+    "limpet.analytics.anomalies": "Alert Anomalies",
+    "limpet.analytics.compare": "Comparison MetricDifference Regression",
+    "limpet.analytics.metrics": "SessionAnalytics ToolUsage",
+    "limpet.analytics.rollup": "Table",
+    "limpet.analytics.satisfaction": "SatisfactionModel",
+    "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
-        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
-        "StoreError ToolDenied"
+        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionMoved "
+        "SessionNotFound StoreError ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",
@@ -278,15 +320,20 @@ _HOMES = {
     "limpet.session.life.tools": "Tool ToolRegistry",
     "limpet.session.life.transitions": "Durations",
     "limpet.session.services": "Metric",
+    "limpet.session.move.arrivals": "ArrivalPolicy Home",
     "limpet.session.move.mirror": "Mirrored",
+    "limpet.session.move.mover": "DrainReport Moved Prestaged",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
     "limpet.session.relations": "Relation SessionEdge SessionGraph SessionNode",
     "limpet.session.runs.buffers": "Buffer BufferInfo Note",
     "limpet.session.runs.delegation": "Kin",
     "limpet.session.runs.learnings": "Gates Learning",
+    "limpet.session.runs.promotion": "MemoryItem PromotionGates Proposal",
     "limpet.session.runs.runs": "Woken",
     "limpet.session.runs.setup": "VaultDocument Vaults",
+    "limpet.session.runs.switches": "AppSwitches ToolSwitch",
+    "limpet.session.runs.spawn": "Children",
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",
     "limpet.session.sharing": "ImportedContext Shared",
@@ -333,6 +380,9 @@ def open(
     token: str | None = None,
     tls: TLS | None = None,
     policies: str | Path | None = None,
+    node: str | None = None,
+    nodes: Mapping[str, str | Limpet] | None = None,
+    follow_moves: bool = False,
 ) -> Limpet:
     """Open the store that `url` names: `async with limpet.open(url) as lp`.
 
@@ -346,7 +396,9 @@ def open(
     check="chain" loads compare events with the chain, as they do if there is a seal; "crc" compares
     their checksums alone.
     `policies` is a .cedar file, or a directory of them, which lp.acting_as asks besides roles and
-    isolation.
+    isolation. `node` is the name of this store among those that sessions move between, `nodes` maps
+    the names of others to their URLs; with follow_moves=True `get` opens a session that has moved
+    where it is now.
     """
     return Limpet(
         url,
@@ -359,6 +411,9 @@ def open(
         token=token,
         tls=tls,
         policies=policies,
+        node=node,
+        nodes=nodes,
+        follow_moves=follow_moves,
     )
 
 
@@ -374,6 +429,9 @@ def open_sync(
     token: str | None = None,
     tls: TLS | None = None,
     policies: str | Path | None = None,
+    node: str | None = None,
+    nodes: Mapping[str, str | Limpet] | None = None,
+    follow_moves: bool = False,
 ) -> SyncLimpet:
     """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
@@ -389,6 +447,9 @@ def open_sync(
         token=token,
         tls=tls,
         policies=policies,
+        node=node,
+        nodes=nodes,
+        follow_moves=follow_moves,
     )
 
 

@@ -10,7 +10,7 @@
     │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
-    │   ├── AccessDenied · CrossSessionAccessDenied
+    │   ├── AccessDenied · CrossSessionAccessDenied · TooManyRequests
     │   └── TokenError          TokenInvalid · TokenExpired · TokenRevoked · TokenSessionInvalid
     │                           TokenUserMismatch · TokenAddressMismatch · RateLimited
     │                           RequestSuspicious · TokenReplayed
@@ -19,9 +19,10 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── ShareNotFound
-    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
+    │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
-    │   ├── MemoryPreconditionFailed · HeartbeatRefused
+    │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -31,7 +32,7 @@
     │                           RequestMismatch · ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
-    │   ├── ScopeFull
+    │   ├── ScopeFull · TooLittleFeedback
     │   └── MigrationError      MigrationMissing · MigrationAmbiguous · MigrationFailed
     │                           SchemaIncompatible (all: a SessionError too)
     ├── GraphError          a graph cannot be compiled, run, resumed or bound to a session
@@ -193,7 +194,7 @@ class InvalidURL(InvalidInput, code="store.url"):
     reason: str
     advice: str = (
         "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-        "?sync=normal), or postgresql://user@host/database"
+        "?sync=normal), files:///directory, or postgresql://user@host/database"
     )
 
     def _prepare(self) -> None:
@@ -464,6 +465,14 @@ class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=
         )
 
 
+class TooManyRequests(AccessError, code="request.too_many", status=429, retryable=True):
+    template = """this key has {count:,} {what}, and no more are accepted at a time. Nothing was
+        stored. Try again in {retry_after_seconds:.0f} s."""
+    what: str
+    count: int
+    retry_after_seconds: float
+
+
 class RequestSuspicious(TokenError, code="access.suspicious", status=403):
     audit_code = "anomalous_request"
     signals: tuple[str, ...]
@@ -610,6 +619,14 @@ class SessionArchived(SessionError, code="session.archived", status=410):
     template = """session {key} is archived. Read it with lp.get(key, archived=True), or bring it
     back with lp.unarchive(key)."""
     key: object
+
+
+class SessionMoved(SessionError, code="session.moved", status=410):
+    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
+    with nodes= and follow_moves=True."""
+    key: object
+    to: str
+    epoch: int
 
 
 class InvalidTransition(SessionError, code="session.invalid_transition"):
@@ -806,6 +823,19 @@ class PromotionRefused(SessionError, code="promotion.refused"):
             f"{'; '.join(self.unmet)}. Promote it again when that holds, or change "
             "lp.policies.gates."
         )
+
+
+class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", status=404):
+    template = """there is no proposal {id!r}: it was erased with its session, or never made. See
+    lp.proposals()."""
+    id: str
+
+
+class ProposalDecided(SessionError, code="promotion.decided"):
+    template = """proposal {id!r} is {decision} already. A decision stands; lp.withdraw removes what
+    a session contributed, and lp.propose proposes again."""
+    id: str
+    decision: str
 
 
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):
@@ -1008,6 +1038,13 @@ class ScopeFull(StateError, code="scope.full"):
             f"Nothing was written: delete {'user' if self.user else 'app'}: names that are not "
             "needed, reuse a name, or keep the values in a session's own fields."
         )
+
+
+class TooLittleFeedback(StateError, code="feedback.too_little"):
+    template = """{found} sessions have feedback, and a model is trained on {minimum} or more.
+    Nothing was changed: train again when users have rated more sessions."""
+    found: int
+    minimum: int
 
 
 class IntegrityViolation(StateError, code="integrity.violation", status=500):

@@ -42,9 +42,11 @@ def lazy_exports(
             else:
                 value = getattr(home, name)
         except ModuleNotFoundError as error:
-            if error.name is None or not error.name.startswith("pydantic"):
+            missing = (error.name or "").partition(".")[0]
+            extra = {"numpy": "analytics", "pydantic": "state", "pydantic_core": "state"}
+            if missing not in extra:
                 raise
-            raise ExtraMissing("pydantic", "state") from error
+            raise ExtraMissing(missing.removesuffix("_core"), extra[missing]) from error
         namespace[name] = value
         return value
 

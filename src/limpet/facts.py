@@ -11,6 +11,7 @@ from limpet.model import Fact
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.priority import prioritized
+from limpet.model.facts.scores import scored
 from limpet.model.facts.timeouts import timeouts_set
 from limpet.model.facts.timers import timer_cleared, timer_set
 
@@ -19,6 +20,7 @@ __all__ = [
     "labeled",
     "prioritized",
     "processed",
+    "scored",
     "timeouts_set",
     "timer_cleared",
     "timer_set",

@@ -205,6 +205,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "import_ path": lambda lp, s, v: lp.import_(v),
             "export path": lambda lp, s, v: lp.export(K, v),
             "copy to": lambda lp, s, v: lp.copy(to=v),
+            "move to": lambda lp, s, v: lp.move(s.key, to=v),
+            "prestage to": lambda lp, s, v: lp.prestage(s.key, to=v),
+            "drain to": lambda lp, s, v: lp.drain(v),
         },
     ),
     *rows(
@@ -443,11 +446,28 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "wake key": lambda lp, s, v: lp.wake(v, _idle),
             "requeue": lambda lp, s, v: lp.work.requeue(v),
+            "spawn": lambda lp, s, v: lp.spawn(v, task="x"),
+            "wait_for_children": lambda lp, s, v: lp.wait_for_children(v, 0),
+            "withdraw": lambda lp, s, v: lp.withdraw(v),
         },
     ),
     *rows(
         [5, "x", OBJECT, int],
         {"wake harness": lambda lp, s, v: lp.wake(K, v)},
+    ),
+    *rows(
+        [5, "x", OBJECT, True],
+        {"proposals": lambda lp, s, v: lp.proposals(v)},
+    ),
+    *rows(
+        ["1", math.nan, math.inf, True, -1, HUGE, OBJECT],
+        {
+            "wait_for_children timeout": lambda lp, s, v: lp.wait_for_children(K, v),
+            "spawn budget_fraction": lambda lp, s, v: lp.spawn(K, task="x", budget_fraction=v),
+            "propose confidence": lambda lp, s, v: lp.propose(
+                "x", provenance=K, confidence=v, to="org:a"
+            ),
+        },
     ),
     *rows(
         [0, -1, "x", OBJECT, True],
@@ -473,6 +493,12 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "define_outcome": lambda lp, s, v: s.outcome.define(v),
             "learnings": lambda lp, s, v: lp.learnings(v),
             "memory_of": lambda lp, s, v: lp.memory_of(v),
+            "recall": lambda lp, s, v: lp.recall(v),
+            "propose": lambda lp, s, v: lp.propose(v, provenance=K, confidence=1, to="org:a"),
+            "propose to": lambda lp, s, v: lp.propose("x", provenance=K, confidence=1, to=v),
+            "decide": lambda lp, s, v: lp.decide(v, accept=True, reason="x"),
+            "decide reason": lambda lp, s, v: lp.decide("x", accept=True, reason=v),
+            "spawn task": lambda lp, s, v: lp.spawn(K, task=v),
             "promote": lambda lp, s, v: lp.promote("support", v),
             "gates_of": lambda lp, s, v: lp.policies.gates_of(v),
             "set_gates agent": lambda lp, s, v: lp.policies.gates(v, limpet.Gates()),
@@ -587,6 +613,7 @@ ELSEWHERE = {
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
     *("mirror", "now"),
     *("relate", "relations", "graph"),  # tests of relations
+    "home",  # tests of moves
     *("share", "unshare", "read_shared", "follow_shared", "write_shared"),  # and of shares
 }
 

@@ -123,6 +123,7 @@ async def plant(url: str) -> None:
         await lp.create(NAME, NAME, "gone", actor=NAME)
         await lp.delete(NAME, NAME, "gone")
         await lp.promote(NAME, (await lp.learnings(NAME))[0], actor=NAME)
+        await lp.propose(TEXT, provenance=KEY, confidence=1, to=f"org:{NAME}", actor=NAME)
         who = limpet.Principal(f"user:{NAME}", role="owner", app=NAME, user=NAME)
         with contextlib.suppress(AccessDenied):
             await lp.acting_as(who).get(NAME, f"{NAME}2", NAME)
@@ -168,6 +169,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         (*NAMED, "--state", TEXT),
         (*NAMED, "--label", TEXT),
     ],
+    "decide": [(TEXT, "--accept", "--reason", TEXT), (TEXT,)],
     "diff": [("1", *NAMED), (TEXT, *NAMED)],
     "doctor": [(), ("--strict",)],
     "documents": [("agents",), ("environments", NAME), ("agents", NAME), (TEXT,)],
@@ -198,6 +200,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
     "login": [()],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
+    "acp": [("--app", NAME, "--user", TEXT, "--harness", "planted:talk")],  # likewise
     "mcp": [("--app", NAME, "--user", TEXT)],  # without its package here
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
     "migrate": [
@@ -205,10 +208,18 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("--migrations", "planted:registry", "--app", TEXT, "--plan"),
         ("--migrations", f"planted:{TEXT}", "--plan"),
     ],
+    "move": [(f"{NAME}.moved.db", *NAMED), (f"{NAME}://x", *NAMED)],
+    "drain": [("drained.db", "--app", NAME)],
+    "push": [(TEXT,)],
+    "pull": [(TEXT,)],
+    "where": [(TEXT,), ("support/ada/none",)],
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
     "plan": [(*PLAN, "--criticality", TEXT), (*PLAN, "--prices", NAME)],
+    "metrics": [NAMED, DEAD],
+    "report": [(), ("--app", NAME), ("--failing",), ("--prometheus",), ("--app", TEXT)],
+    "proposals": [(), ("--status", TEXT), ("--memory", f"org:{NAME}"), ("--memory", TEXT)],
     "policy": [
         ("check", "rules.cedar"),
         ("check", f"{NAME}.cedar"),
@@ -225,8 +236,15 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
     "certs": [("pin",), ("dev", "--name", TEXT)],
+    "studio": [("--port", TEXT)],
     "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
+    "share": [
+        NAMED,
+        ("compared", *NAMED, "--field", TEXT),
+        (TEXT, *NAMED, "--field", "plan", "--live", "--write"),
+        (*NAMED, "--end", TEXT),
+    ],
     "show": [("1", *NAMED), ("2", *NAMED), ("3", *NAMED)],
     "state": [NAMED, (*NAMED, "--at", "2")],
     "status": [(), ("--app", TEXT), ("--app", NAME)],
@@ -249,11 +267,14 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
 SILENT |= {
+    "acp",
+    "decide",
     "import-claude",
     "certs",
     "login",
     "mcp",
     "serve",
+    "studio",
     "resolve",
     "keys",
     "tokens",
@@ -361,6 +382,11 @@ def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...
         return (*rest, f"{NAME}.{store}")
     if command in ("plan", "policy"):
         return rest
+    if command in ("push", "where"):  # named by app/user/id alone
+        to = ("pushed.db",) if command == "push" else ()
+        return (f"{NAME}/{NAME}/{NAME}", *to, "--store", store)
+    if command == "pull":
+        return (store, f"{NAME}/{NAME}/{NAME}", "--store", "pulled.db")
     return (store, *rest)
 
 

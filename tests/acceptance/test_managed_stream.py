@@ -1,8 +1,11 @@
-"""A stream of the Managed Agents wire and a reader that does not read."""
+"""Streams of the Managed Agents wire: a reader that does not read, and pieces of what is said."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -11,7 +14,8 @@ import limpet
 from limpet.server.app import build
 from limpet.server.managed import stream
 from limpet.server.managed.stream import ABORT
-from limpet.server.serve import Server, listen
+from limpet.server.serve import Server, listen, serving
+from tests.support.http_door import frames
 
 BLOCK = "x" * 500_000
 EVENTS = 60  # more than all buffers on the way hold
@@ -49,3 +53,74 @@ async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
             writer.close()
         finally:
             await server.stop()
+
+
+async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path) -> None:
+    """Text, thinking and calls, each under the id of the event that follows; the worker is a client
+    of the server, as in another process."""
+    wanted = ("message", "tool_use", "thinking")
+    asked = "&".join([f"event_deltas[]=agent.{each}" for each in wanted])
+    loop, subscribed, all_seen = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    deltas_seen: list[Any] = []
+
+    def on_frame(data: Any) -> None:
+        loop.call_soon_threadsafe(subscribed.set)
+        deltas_seen.extend([data] if data["type"] == "event_delta" else [])
+        if len(deltas_seen) == 5:
+            loop.call_soon_threadsafe(all_seen.set)
+
+    async def model(request: Any) -> Any:
+        async def pieces() -> Any:
+            if len(request.messages) > 1:
+                yield limpet.Piece(text="done")
+                return
+            yield limpet.Piece(reasoning="hm")
+            yield limpet.Piece(text="I look ")
+            yield limpet.Piece(text="it up")
+            yield limpet.Piece(tool={"index": 1, "id": "p1", "name": "look", "arguments": '{"c'})
+            yield limpet.Piece(tool={"index": 1, "arguments": 'ity": "Oslo"}'})
+            yield limpet.Piece(tool={"index": 2, "id": "p2", "name": "look", "arguments": "{}"})
+            await all_seen.wait()  # what was recorded meanwhile would replace them
+
+        return pieces()
+
+    @limpet.tool
+    async def look(city: str = "") -> str:
+        """Look something up."""
+        return city
+
+    async def harness(turn: limpet.Turn) -> None:
+        reply = await turn.model("main", model, tools=[look])
+        for call in reply.tool_calls:
+            await turn.tool(call)
+
+    url = f"sqlite:///{tmp_path / 'pieces.db'}"
+    async with limpet.open(url) as lp, serving(lp, dev=True) as at:
+        await lp.create("default", "default", "sesn_1")
+        path = f"/v1/sessions/sesn_1/events/stream?after=0&{asked}"
+        following = asyncio.ensure_future(
+            frames(at, path, 40, on_frame, until="session.status_idle")
+        )
+        await lp.session("default", "default", "sesn_1").append(
+            "user.message", {"text": "hi"}, actor="user:default"
+        )
+        await subscribed.wait()
+        async with limpet.open(at) as elsewhere:
+            await elsewhere.wake("default", "default", "sesn_1", harness)
+        seen = [each["data"] for each in await following]
+    started = [each["event"] for each in seen if each["type"] == "event_start"]
+    kinds = [each["type"] for each in started]
+    assert kinds == ["agent.thinking", "agent.message", "agent.tool_use", "agent.tool_use"]
+    deltas: dict[str, str] = {}
+    for each in seen:
+        if each["type"] == "event_delta":
+            delta = each["delta"]
+            piece = delta["partial_json"] if "partial_json" in delta else delta["content"]["text"]
+            deltas[each["event_id"]] = deltas.get(each["event_id"], "") + piece
+    (message,) = [each for each in seen if each["type"] == "agent.message"]
+    uses = [each for each in seen if each["type"] == "agent.tool_use"]
+    assert deltas[message["id"]] == message["content"][0]["text"] == "I look it up"
+    assert [json.loads(deltas[each["id"]]) for each in uses] == [{"city": "Oslo"}, {}]
+    assert [each["name"] for each in started if each["type"] == "agent.tool_use"] == ["look"] * 2
+    before = [each["type"] for each in seen].index("agent.message")
+    assert "event_delta" not in [each["type"] for each in seen[before:]]

@@ -19,10 +19,10 @@ from starlette.requests import HTTPConnection
 import limpet
 from limpet import Limpet, Principal
 from limpet.errors import EntryRefused, InvalidInput
-from limpet.server import build, requests, serve, service
+from limpet.server import build, ids, requests, serve, service
 from limpet.server.access import Caller
-from limpet.server.managed import ids
 from limpet.server.serve import serving
+from tests.support.http_door import HttpDoor
 from tests.support.processes import Child
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -165,17 +165,17 @@ async def test_a_key_has_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch)
     ada = ("support", "user:ada")
     share.enter(ada)
     share.enter(ada)
-    with pytest.raises(limpet.errors.StoreBusy, match="this key has 2"):
+    with pytest.raises(limpet.errors.TooManyRequests, match="this key has 2"):
         share.enter(ada)
     share.enter(("support", "user:bob"))
     share.enter(("sales", "user:ada"))
     share.leave(ada)
     share.enter(ada)
-    monkeypatch.setattr(service, "KeyShare", lambda: requests.KeyShare(most=1))
+    monkeypatch.setattr(service, "KeyShare", lambda rate: requests.KeyShare(most=1))
     async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
         assert (await ask(url, "/metrics"))[0] == 200
         async with limpet.open(url):
-            assert (await ask(url, "/metrics"))[0] == 503
+            assert (await ask(url, "/metrics"))[0] == 429
             assert (await ask(url, "/healthz"))[0] == 200
 
 
@@ -278,3 +278,72 @@ def test_every_session_has_an_id_on_the_wire(id: str) -> None:
     assert ids.session_key_id(ids.session_id(id)) == id
     with pytest.raises(InvalidInput):
         ids.session_key_id(ids.session_id(id) + "=")
+
+
+def test_a_key_has_its_rate_and_its_kinds() -> None:
+    """A second's requests come back with time; streams and uploads are counted by themselves."""
+    now = [0.0]
+    share = requests.KeyShare(streams=1, uploads=1, rate=10, clock=lambda: now[0])
+    ada, bob = ("support", "user:ada"), ("support", "user:bob")
+    for _ in range(20):
+        share.count(ada)
+    with pytest.raises(limpet.errors.TooManyRequests) as refused:
+        share.count(ada)
+    assert refused.value.retry_after_seconds == pytest.approx(0.1)
+    share.count(bob)
+    now[0] += 0.1
+    share.count(ada)
+    with pytest.raises(limpet.errors.TooManyRequests):
+        share.count(ada)
+    for what in (requests.STREAMS, requests.UPLOADS):
+        share.enter(ada, what)
+        with pytest.raises(limpet.errors.TooManyRequests, match="this key has 1"):
+            share.enter(ada, what)
+        share.leave(ada, what)
+        share.enter(ada, what)
+    share.enter(ada)
+
+
+async def test_a_key_above_its_rate_is_told_when_to_come_back() -> None:
+    """429 with retry-after; nothing of the request was stored, on the wire and beside it."""
+    async with limpet.open("memory://") as lp:
+        await lp.create("default", "default", "sesn_1")
+        async with serving(lp, dev=True, rate=2) as url:
+            door = HttpDoor(url)
+            path, body = "/limpet/v1/sessions/sesn_1/labels", {"labels": {"a": "b"}}
+            replies = [await door.post(path, body) for _ in range(5)]
+            refused = [reply for reply in replies if reply.status == 429]
+            assert refused
+            assert refused[0].headers["retry-after"] == "1"
+            assert refused[0].headers["x-should-retry"] == "true"
+            assert refused[0].body["error"]["type"] == "rate_limit_error"
+            code = refused[0].body["error"]["details"]["error_code"]
+            assert code == "request.too_many"
+            session = await lp.get("default", "default", "sesn_1")
+            assert session.version == 1 + len(replies) - len(refused)
+            while (await door.get("/openapi.json")).status != 429:
+                pass
+            assert (await door.get("/openapi.json")).headers["retry-after"] == "1"
+            assert (await door.get("/healthz")).status == 200
+
+
+async def test_large_bodies_of_one_key_are_read_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While one is being read, another is refused; later it is not."""
+    monkeypatch.setattr(service, "KeyShare", lambda rate: requests.KeyShare(uploads=1))
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        host, port = url.removeprefix("http://").split(":")
+        large = 2 * 2**20
+        head = f"POST /limpet/v1/import HTTP/1.1\r\nhost: {host}\r\ncontent-length: {large}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head.encode() + b"x" * (large - 1))
+        await writer.drain()
+        while True:  # until the first one is counted
+            reply = await HttpDoor(url).ask("POST", "/limpet/v1/import", b"x" * large)
+            if reply.status == 429:
+                break
+        writer.write(b"x")
+        assert (await reader.readline()).split()[1] == b"400"  # not an export
+        writer.close()
+        assert (await HttpDoor(url).ask("POST", "/limpet/v1/import", b"x" * large)).status == 400

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.server.managed import ids
+from limpet.server import ids
 from limpet.server.serve import serving
 from tests.support.http_door import HttpDoor, frames
 

@@ -37,14 +37,15 @@ async def the_lesson(lp: limpet.Limpet) -> limpet.Learning:
 
 
 async def test_without_gates_a_learning_is_promoted_once(lp: limpet.Limpet) -> None:
-    """The memory is a rendered document with a version for each promotion, not a transcript."""
+    """An item of the memory is one document, put once; the text is rendered, not a transcript."""
     await learned(lp, "one")
     lesson = await the_lesson(lp)
     first = await lp.promote("support", lesson)
     assert await lp.promote("support", lesson) == first
     text = await lp.memory_of("support")
     assert text == f"# What support has learned\n\n## Lessons\n\n- {LESSON}\n"
-    assert len(await Internal(lp._journal, "curated").history("support")) == 1
+    (item,) = (await Internal(lp._journal, "curated").list()).items
+    assert (item.name, item.version) == (first.name, 1)
 
 
 async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:

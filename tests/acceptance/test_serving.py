@@ -221,7 +221,8 @@ def _forget_methods() -> None:
 def test_every_protocol_of_a_store_is_offered_or_has_a_form_of_its_own() -> None:
     """Whoever adds one decides whether it travels."""
     own = {"ActsAs", "Hints", "Live", "Channel"}  # by pulses, partials and the greeting
-    not_offered = {"Backups", "Probed", "RingBinding"}  # files, probes, keys: the server's
+    # Files, probes, keys: the server's.
+    not_offered = {"Backups", "DerivesFiles", "Probed", "RingBinding"}
     known = {each.protocol.__name__ for each in methods.ABILITIES} | own | not_offered
     known |= {"KeepsBlobs", "KeepsMarks", "LeaseStore", "Seal", "MarkingSeal"}
     found = {

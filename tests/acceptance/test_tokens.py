@@ -1157,3 +1157,26 @@ def test_tokens_without_await(tmp_path: Path, signing: str) -> None:
             tokens.check(new, operation="read")
         with pytest.raises(InvalidInput):
             limpet.SyncTokens("x", signing=signing)  # type: ignore[arg-type]
+
+
+async def test_a_token_that_was_checked_is_refused_once_its_key_is_gone(
+    lp: Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered of a signature goes with the keys that it was checked with."""
+    from limpet.security import signing_keys
+
+    monkeypatch.setattr(signing_keys, "_LOOK_SECONDS", 0.0)
+    file = tmp_path / "some.pem"
+    signing_keys.add_signing_key(file)
+    session = await lp.create("support", "ada", "remembered")
+    tokens = limpet.Tokens(lp, signing=f"file://{file}")
+    token = await tokens.issue(session.key, ADA)
+    for _ in range(2):
+        await tokens.check(token, operation="read")
+    swapped = token[:-1] + ("A" if token[-1] != "A" else "B")
+    with pytest.raises(TokenInvalid):
+        await tokens.check(swapped, operation="read")
+    file.unlink()
+    signing_keys.add_signing_key(file)
+    with pytest.raises(TokenInvalid):
+        await tokens.check(token, operation="read")

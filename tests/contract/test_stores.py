@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from limpet.store.files.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Seal
 from limpet.store.sqlite.store import SQLiteStore
@@ -121,8 +123,64 @@ class TestSQLiteSealed(TestSQLite):
     sync = "normal"
 
 
+class TestFiles(
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    DeadlineLaws,
+    OverviewLaws,
+    SetBackLaws,
+    TimeLaws,
+    DurableLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+):
+    seal: Seal | None = None
+    compacts = False  # the log is compacted whenever nobody writes
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[FilesStore]:
+        async with closing(await self._open(tmp_path, clock)) as store:
+            yield store
+
+    @pytest.fixture
+    async def reopen(
+        self, store: FilesStore, tmp_path: Path, clock: FakeClock
+    ) -> AsyncIterator[Reopen]:
+        async with AsyncExitStack() as opened:
+
+            async def reopen() -> FilesStore:
+                await store.close()
+                return await opened.enter_async_context(closing(await self._open(tmp_path, clock)))
+
+            yield reopen
+
+    async def _open(self, path: Path, clock: FakeClock) -> FilesStore:
+        store = await FilesStore.open(path / "store", seal=self.seal, clock=clock.clock())
+        if self.compacts:
+            store.state.compact_bytes = 1
+        return store
+
+
+@pytest.mark.deeper
+class TestFilesSealed(TestFiles):
+    seal = FixedKeySeal()
+
+
+@pytest.mark.deeper
+class TestFilesCompacted(TestFiles):
+    compacts = True
+
+
+Opened = TypeVar("Opened", SQLiteStore, FilesStore)
+
+
 @asynccontextmanager
-async def closing(store: SQLiteStore) -> AsyncIterator[SQLiteStore]:
+async def closing(store: Opened) -> AsyncIterator[Opened]:
     try:
         yield store
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -10,6 +11,7 @@ import pytest
 
 from limpet.store.remote.messages import PATH, PROTOCOL_HEADER
 from limpet.store.remote.methods import version
+from tests.support.examples import tries
 from tests.support.processes import Child
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -154,6 +156,49 @@ def test_more_connections_than_there_may_be_are_closed() -> None:
             for each in first:
                 assert answers(each)
         assert status(talk(port, GET + b"connection: close\r\n\r\n")) == 200
+
+
+@pytest.mark.deeper
+def test_thousands_of_idle_connections_hold_nobody_up() -> None:
+    """As many as the server takes, or as there are descriptors for: the next request is answered,
+    and so are those that were open all the time."""
+    most = min(tries(300, 10_000) - 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    with Child("tests.support.bounded_server", "memory://", "HEADER_SECONDS=600") as child:
+        port = int(str(child.line()).rpartition(":")[2])
+        with ExitStack() as opened:
+            idle = [opened.enter_context(connect(port)) for _ in range(most)]
+            assert status(talk(port, GET + b"connection: close\r\n\r\n")) == 200
+            for each in idle[:: max(1, most // 50)]:
+                assert answers(each)
+        assert status(talk(port, GET + b"connection: close\r\n\r\n")) == 200
+
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+HEALTH = b"POST /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 0\r\ncontent-length: %d\r\n" % len(SMUGGLED),
+        b"content-length: %d\r\ntransfer-encoding: chunked\r\n" % len(SMUGGLED),
+        b"transfer-encoding: chunked\r\ncontent-length: %d\r\n" % len(SMUGGLED),
+        b"transfer-encoding: xchunked\r\ncontent-length: %d\r\n" % len(SMUGGLED),
+        b"transfer-encoding: chunked, identity\r\n",
+        b"transfer-encoding : chunked\r\n",
+        b"transfer-encoding:\x0bchunked\r\n",
+        b"content-length: +0\r\n",
+        b"content-length: 0x0\r\n",
+        b"content-length: 0,0\r\n",
+        b"x: y\r\n content-length: 0\r\n",
+        b"x: y\n\ncontent-length: 0\r\n",
+    ],
+)
+def test_two_ways_to_read_a_length_are_no_request(port: int, head: bytes) -> None:
+    """Nothing after the headers is taken for a second request that a proxy did not see."""
+    answer = talk(port, HEALTH + head + b"\r\n" + SMUGGLED)
+    assert b"/smuggled" not in answer
+    assert answer.count(b"HTTP/1.1 ") <= 1, answer
 
 
 def answers(connection: socket.socket) -> bool:

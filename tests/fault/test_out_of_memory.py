@@ -149,7 +149,7 @@ async def test_a_decompression_that_runs_out_of_memory_is_not_damage(
     url: str, call: str, monkeypatch: pytest.MonkeyPatch, *, zstd_says_it: bool
 ) -> None:
     """Whether Python has no memory left, or zstd says so in an error of its own."""
-    zstd = codec._zstd()
+    zstd = codec.zstd()
     straining = Straining()
 
     class Zstd:
@@ -165,7 +165,7 @@ async def test_a_decompression_that_runs_out_of_memory_is_not_damage(
     async with limpet.open(url) as lp:
         await fill(lp)
     async with limpet.open(url) as lp:
-        monkeypatch.setattr(codec, "_zstd", lambda: Zstd)
+        monkeypatch.setattr(codec, "zstd", lambda: Zstd)
         await hold(lp, call, straining)
 
 

@@ -45,8 +45,10 @@ from limpet.model.commit import Commit
 from limpet.model.events import to_time
 from limpet.model.facts.creation import FORKED
 from limpet.model.fold import Fold
+from limpet.model.lease import with_lease
 from limpet.session.writer import writer_of
 from limpet.store import cache
+from limpet.store.files.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.clock import ServerClock
@@ -59,6 +61,7 @@ from limpet.testing.histories import base_at, forking
 from tests.property.strategies import GIVEN_IDS, TYPES, append_arguments, drafts, values
 from tests.property.typed_rules import TypedRules
 from tests.support import postgres
+from tests.support.disks import DiskFaults, FaultyDisk
 from tests.support.inside import on_writer
 
 ACTOR = "test:agree"
@@ -740,6 +743,41 @@ class PostgresAgrees(StoresAgree):
             await conn.close()
 
 
+class FilesAgrees(StoresAgree):
+    """The log store beside memory. One process writes it, so both doors lead to one store; and a
+    lease ends with the store that granted it, so memory lets go of its own."""
+
+    store: FilesStore | None = None
+
+    async def _store(self) -> Any:
+        if self.store is None or not self.store.is_open:
+            path = Path(self.directory.name) / "agree"
+            disk = FaultyDisk(DiskFaults())  # which syncs nothing: nobody cuts the power here
+            self.store = await FilesStore.open(path, clock=self.clock.clock(), disk=disk)
+            self.store.state.compact_bytes = 100_000
+        return self.store
+
+    @rule()
+    def reopen(self) -> None:
+        memory: Any = self.sides[0].one._services.journal.store
+        for kept in memory._kept.values():
+            head = kept.fold.head
+            if head.worker is not None:
+                memory._set_head(with_lease(head, head.fence, None, None, None))
+        super().reopen()
+
+    @rule()
+    def evict(self) -> None:
+        assert self.store is not None
+        self.store.state.reader.cache.clear()
+
+    @rule()
+    def compact_log(self) -> None:
+        """Where lines are is nobody's business."""
+        assert self.store is not None
+        self.runner.run(self.store.compact_log())
+
+
 NOW = (
     "CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
     "$$ SELECT {}::bigint $$"
@@ -771,6 +809,17 @@ def test_sqlite_does_what_memory_does() -> None:
 def test_sqlite_does_what_memory_does_at_length() -> None:
     """The same for long."""
     run_state_machine_as_test(StoresAgree, settings=LONG)
+
+
+def test_files_do_what_memory_does() -> None:
+    """Every answer, every refusal and every live object is the same in both stores."""
+    run_state_machine_as_test(FilesAgrees, settings=QUICK)
+
+
+@pytest.mark.torture
+def test_files_do_what_memory_does_at_length() -> None:
+    """The same for long."""
+    run_state_machine_as_test(FilesAgrees, settings=LONG)
 
 
 def beside(server: postgres.Server | postgres.Elsewhere) -> type[PostgresAgrees]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from email.message import Message
 from typing import Any, NamedTuple
 
@@ -59,13 +60,24 @@ def _parsed(body: bytes) -> Any:
         return body
 
 
-async def frames(url: str, path: str, count: int, **headers: str) -> list[dict[str, Any]]:
+async def frames(
+    url: str,
+    path: str,
+    count: int,
+    on_frame: Callable[[Any], object] = lambda _: None,
+    *,
+    until: str = "no such type",
+    **headers: str,
+) -> list[dict[str, Any]]:
     """The first `count` frames of a stream that are no heartbeats, each with its id if it has one;
-    fewer if the stream ends."""
-    return await asyncio.to_thread(_frames, url + path, count, headers)
+    fewer if the stream ends, or after one whose type is `until`. `on_frame` is called with the data
+    of each, in another thread."""
+    return await asyncio.to_thread(_frames, url + path, count, on_frame, until, headers)
 
 
-def _frames(url: str, count: int, headers: dict[str, str]) -> list[dict[str, Any]]:
+def _frames(
+    url: str, count: int, on_frame: Callable[[Any], object], until: str, headers: dict[str, str]
+) -> list[dict[str, Any]]:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     found: list[dict[str, Any]] = []
     request = urllib.request.Request(url, headers=sent)
@@ -78,6 +90,7 @@ def _frames(url: str, count: int, headers: dict[str, str]) -> list[dict[str, Any
             elif name == "data" and json.loads(value) != {"type": "ping"}:
                 found.append({"id": id, "data": json.loads(value)})
                 id = None
-                if len(found) == count:
+                on_frame(found[-1]["data"])
+                if len(found) == count or found[-1]["data"].get("type") == until:
                     return found
     return found

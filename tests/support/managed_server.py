@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.venvs import ROOT, environment
@@ -21,8 +22,11 @@ HARNESS = "tests.support.managed_harness:converse"
 class ServerProcess:
     """A server on a SQLite file."""
 
-    def __init__(self, directory: Path, *, harness: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, harness: bool = True, options: Sequence[str] = ()
+    ) -> None:
         self._file, self._harness = directory / "managed.db", harness
+        self._options = options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -33,7 +37,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         command = [PYTHON, "-m", "limpet.cli", "serve", str(self._file), "--dev"]
-        command += ["--port", str(self.port)]
+        command += ["--port", str(self.port), *self._options]
         if self._harness:
             command += ["--harness", HARNESS]
         with self._log.open("ab") as log:

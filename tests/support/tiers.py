@@ -17,6 +17,7 @@ import pytest
 from tests.support import examples, seeds
 
 SEALED_EVERY: Final = 8
+FILES_EVERY: Final = 8
 STORIES_EVERY: Final = 4
 HTTP_EVERY: Final = 8
 # What is told over HTTP too: nothing in these files depends on where the store is.
@@ -105,23 +106,47 @@ def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
 def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
     """What repeats on another store what was tried on two: `make torture` runs all of it.
 
-    Of the contract on sealed stores, and on SQLite and PostgreSQL over HTTP, every eighth law is
-    tried here (what a seal itself is promised has laws of its own, which all run), and every fourth
-    story on PostgreSQL of those that run on memory and SQLite too; every eighth of the stories in
-    OVER_HTTP over HTTP. The laws of stores all run on PostgreSQL, and on memory over HTTP.
+    Of the contract on sealed stores, on SQLite and PostgreSQL over HTTP, and on PostgreSQL behind a
+    guard, every eighth law is tried here (what a seal itself is promised has laws of its own, which
+    all run), and every fourth story on PostgreSQL of those that run on memory and SQLite too; every
+    eighth of the stories in OVER_HTTP over HTTP, and of those on a log store. The laws of stores
+    all run on PostgreSQL, and on memory over HTTP.
     """
+    twice = [item for item in items if _store_of(item) == "files" and _opens_twice(item)]
+    files = [item for item in items if _store_of(item) == "files" and not _opens_twice(item)]
     sealed = [item for item in items if _is_sealed_contract(item)]
     stories = [item for item in items if _is_story_on_postgres(item)]
     over_http = [item for item in items if _store_of(item) == "http"]
-    for item in (*sealed, *stories, *over_http):
+    for item in (*files, *sealed, *stories, *over_http):
         item.add_marker("deeper")
     local = [item for item in over_http if item.path.name not in OVER_HTTP]
+    local += twice
     if seeds.fresh():
         return local
+    local += [item for place, item in enumerate(files) if place % FILES_EVERY]
     told = [item for item in over_http if item.path.name in OVER_HTTP]
     local += [item for place, item in enumerate(told) if place % HTTP_EVERY]
     left = [item for place, item in enumerate(sealed) if place % SEALED_EVERY]
     return [*local, *left, *(item for place, item in enumerate(stories) if place % STORIES_EVERY)]
+
+
+# Tests of several processes, or of several instances as these would be: one opens a log store.
+_TWICE_MODULES = ("test_answered_once.py", "test_live.py")
+_TWICE = (
+    "test_a_revoked_token_is_refused_everywhere",
+    "test_a_session_knows_its_newest_checkpoint",
+    "test_deleting_while_others_write_stops_no_watcher",
+    "test_other_processes_follow_a_policy_soon",
+    "test_processes_share_nonces_rates_and_revocations",
+    "test_who_knew_a_session_before_it_was_archived_writes_to_what_came_back",
+    "test_writers_of_two_instances_are_all_watched",
+    "test_no_key_leads_out_of_the_directory",  # the store itself is in it
+)
+
+
+def _opens_twice(item: pytest.Item) -> bool:
+    """True if a test opens its store twice at a time, which a log store refuses."""
+    return item.path.name in _TWICE_MODULES or item.name.partition("[")[0] in _TWICE
 
 
 def _store_of(item: pytest.Item) -> object:
@@ -140,10 +165,13 @@ def _is_story_on_postgres(item: pytest.Item) -> bool:
 _SAMPLED = (
     "TestSQLiteSealed",
     "TestPostgresSealed",
+    "TestFilesSealed",
+    "TestFilesCompacted",
     "TestSQLiteKeys",
     "TestPostgresKeys",
     "TestSQLiteOverHTTP",  # every law runs on memory over HTTP
     "TestPostgresOverHTTP",
+    "TestGuardedPostgres",  # and behind a guard
 )
 
 

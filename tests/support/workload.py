@@ -157,7 +157,7 @@ async def check(path: Path, ledger: Ledger) -> None:
 
 async def check_open(lp: Limpet, ledger: Ledger) -> None:
     report = await lp.maintenance.verify()
-    assert report.findings == ()
+    assert report.findings == (), report
     counted = 0
     recorded: set[tuple[Key, str]] = set()
     for key in (A, B):

@@ -27,6 +27,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     ).stdout.split()
     roots = {name.split(".")[0] for name in loaded}
     assert not roots & {"pytest", "hypothesis", "cryptography", "rich", "pydantic", "asyncpg"}
+    assert "numpy" not in roots
     assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("limpet.testing")]
     assert not {"limpet.model.diff.diff", "limpet.model.diff.merge"} & set(loaded)
@@ -52,6 +53,19 @@ def test_typed_state_without_its_extra_names_the_extra() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("pydantic state\n" * 3 + "False\n", "")
+
+
+def test_analytics_without_its_extra_names_the_extra() -> None:
+    """The command line works, and loads numpy for the commands alone that measure."""
+    program = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "import limpet, limpet.cli.app\n"
+        "try:\n    limpet.Analytics\n"
+        "except limpet.errors.ExtraMissing as error:\n"
+        "    print(error.package, error.extra)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("numpy analytics\n", "")
 
 
 def test_every_public_name_is_there() -> None:
@@ -87,8 +101,9 @@ def test_the_extra_all_has_every_other_extra() -> None:
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # And of hardware: python-pkcs11 is of use to those who have a module for it.
-    frameworks = {"adk", "langgraph", "mcp", "openai-agents", "pkcs11"}
+    # And of hardware: python-pkcs11 is of use to those who have a module for it. pyarrow is large.
+    frameworks = {"a2a", "acp", "adk", "agent-framework", "claude-agent-sdk", "langgraph", "mcp"}
+    frameworks |= {"openai-agents", "parquet", "pkcs11", "pydantic-ai", "strands"}
     others = ",".join(sorted(extras.keys() - {"all", *frameworks}))
     assert extras["all"] == [f"limpet[{others}]"]
 

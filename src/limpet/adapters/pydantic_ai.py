@@ -11,13 +11,22 @@ left goes out of view and stays in the log.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from limpet import Event, Key, Limpet, Session, ops
+from limpet import Event, Key, Limpet, Message, Piece, Reply, Session, Turn, ops
 from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import (
     RESULT,
@@ -27,18 +36,22 @@ from limpet.adapters.transcript import (
     TranscriptRecord,
     record_in,
 )
+from limpet.adapters.turn_calls import TurnCalls, earlier_messages, ignoring_context, prompt_of
 from limpet.errors import ExtraMissing, SessionDeleted, SessionExists, SessionNotFound
+from limpet.model import thaw
 from limpet.session.conversing.timeline import CLEARED
 
 try:
     from pydantic import TypeAdapter
-    from pydantic_ai import messages as theirs
+    from pydantic_ai import Agent, messages as theirs
     from pydantic_ai.conversation_store import (
         ConversationConflict,
         ConversationEntry,
         ConversationRecord,
         ConversationStore,
     )
+    from pydantic_ai.models.wrapper import WrapperModel
+    from pydantic_ai.toolsets import WrapperToolset
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("pydantic", "pydantic_ai"):
         raise
@@ -52,6 +65,7 @@ _PAGE: Final = 1_000
 _KNOWN_MAX: Final = 10_000  # entries of which an object remembers the conversation
 _SKEW: Final = timedelta(minutes=5)  # between the clock of an entry's id and that of the store
 _records: Final = TypeAdapter(ConversationRecord)
+_jsonable: Final = TypeAdapter(Any)
 
 
 class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # without the package its base is Any
@@ -301,6 +315,134 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
                     return event
             before = page[-1].seq
         return None
+
+
+# --- an agent in a worker -----------------------------------------------------------------------
+
+
+def as_harness(agent: Agent[Any, Any], *, deps: Any = None) -> Callable[[Turn], Awaitable[None]]:
+    """Return a harness that runs a pydantic-ai agent in a worker.
+
+    Its model calls and tools are those of the turn: recorded once, streamed, counted against the
+    budget. A tool with requires_approval pauses the turn until a person decides. After a crash the
+    run begins again and repeats nothing that was recorded; thinking parts of recorded replies are
+    not sent to the model again.
+    """
+
+    async def harness(turn: Turn) -> None:
+        calls = TurnCalls(turn, _MEMBER)
+        toolsets = [_TurnToolset(each, calls) for each in agent.toolsets]
+        history = [_as_theirs(each) for each in await earlier_messages(turn)]
+        with agent.override(model=_TurnModel(agent.model, calls), toolsets=toolsets, tools=[]):
+            await agent.run(prompt_of(turn), message_history=history, deps=deps)
+
+    return harness
+
+
+class _TurnModel(WrapperModel):  # type: ignore[misc]  # without the package its base is Any
+    """The agent's model; each request is made once in the turn."""
+
+    def __init__(self, wrapped: Any, calls: TurnCalls) -> None:
+        super().__init__(wrapped)
+        self._calls = calls
+
+    async def request(self, messages: Any, model_settings: Any, parameters: Any) -> Any:
+        """Return the recorded response, or ask the model, streaming where it can."""
+        asked = (messages, model_settings, parameters)
+        fresh: list[Any] = []
+
+        async def pieces() -> AsyncIterator[Piece]:
+            try:
+                async with self.wrapped.request_stream(*asked) as stream:
+                    async for event in stream:
+                        if text := _text_in(event):
+                            yield Piece(text=text)
+                    fresh.append(stream.get())
+            except NotImplementedError:  # it cannot stream
+                fresh.append(await self.wrapped.request(*asked))
+                for part in fresh[0].parts:
+                    if isinstance(part, theirs.TextPart) and part.content:
+                        yield Piece(text=part.content)
+            response = fresh[0]
+            calls = [part for part in response.parts if isinstance(part, theirs.ToolCallPart)]
+            for index, part in enumerate(calls):
+                named = {"index": index, "id": part.tool_call_id, "name": part.tool_name}
+                yield Piece(tool={**named, "arguments": part.args_as_json_str()})
+            used = response.usage
+            yield Piece(usage={"input": used.input_tokens, "output": used.output_tokens})
+
+        reply = await self._calls.model(ignoring_context(pieces))
+        return fresh[0] if fresh else _response_of(reply)
+
+
+def _text_in(event: Any) -> str:
+    part = getattr(event, "part", None) or getattr(event, "delta", None)
+    text = getattr(part, "content", None) or getattr(part, "content_delta", None)
+    is_text = isinstance(part, theirs.TextPart | theirs.TextPartDelta)
+    is_end = isinstance(event, theirs.PartEndEvent)
+    return text if is_text and not is_end and isinstance(text, str) else ""
+
+
+def _response_of(reply: Reply) -> Any:
+    """A recorded reply, as the agent got it."""
+    parts: list[Any] = [theirs.TextPart(reply.text)] if reply.text else []
+    parts += [
+        theirs.ToolCallPart(call.name, thaw(call.input), call.provider_id or call.id)
+        for call in reply.tool_calls
+    ]
+    return theirs.ModelResponse(parts=parts)
+
+
+class _TurnToolset(WrapperToolset):  # type: ignore[misc]  # without the package its base is Any
+    """Tools of the agent; each call is run once in the turn."""
+
+    def __init__(self, wrapped: Any, calls: TurnCalls) -> None:
+        super().__init__(wrapped)
+        self._calls = calls
+        self._asking: set[str] = set()
+
+    async def for_run(self, ctx: Any) -> Any:
+        return _TurnToolset(await self.wrapped.for_run(ctx), self._calls)
+
+    async def for_run_step(self, ctx: Any) -> Any:
+        wrapped = await self.wrapped.for_run_step(ctx)
+        return self if wrapped is self.wrapped else _TurnToolset(wrapped, self._calls)
+
+    async def get_tools(self, ctx: Any) -> Any:
+        """The tools; approval is the turn's business, so none is deferred for it."""
+        tools = await super().get_tools(ctx)
+        self._asking |= {name for name, each in tools.items() if each.tool_def.kind == "unapproved"}
+        return {
+            name: replace(each, tool_def=replace(each.tool_def, kind="function"))
+            if name in self._asking
+            else each
+            for name, each in tools.items()
+        }
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
+        async def run() -> Any:
+            return _jsonable.dump_python(
+                await self.wrapped.call_tool(name, tool_args, ctx, tool), mode="json"
+            )
+
+        asks = name in self._asking
+        return (await self._calls.tool(ctx.tool_call_id, name, tool_args, run, asks=asks)).output
+
+
+def _as_theirs(message: Message) -> Any:
+    """A message of ours in theirs."""
+    part = message.parts[0] if message.parts else {}
+    if part.get("type") == "tool_use":
+        call = theirs.ToolCallPart(part["name"], thaw(part["input"]), part["request_id"])
+        return theirs.ModelResponse(parts=[call])
+    if part.get("type") == "tool_result":
+        result = theirs.ToolReturnPart(part["name"], thaw(part["output"]), part["request_id"])
+        return theirs.ModelRequest(parts=[result])
+    if message.role == "assistant":
+        return theirs.ModelResponse(parts=[theirs.TextPart(message.text)])
+    if message.role == "system":
+        return theirs.ModelRequest(parts=[theirs.SystemPromptPart(message.text)])
+    return theirs.ModelRequest(parts=[theirs.UserPromptPart(message.text)])
 
 
 # --- entries ------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""The commands that act on sessions: create, send, confirm, answer, resolve, requeue; and those
-that run agents: work and wake."""
+"""The commands that act on sessions: create, send, share, confirm, answer, resolve, requeue; and
+those that run agents: work and wake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from limpet.cli.command import (
     ask_first,
     command,
 )
+from limpet.cli.history import other_session
 from limpet.cli.options import (
     App,
     Labels,
@@ -37,17 +39,17 @@ from limpet.cli.options import (
     label_values,
 )
 from limpet.cli.output import Output, one_line, output, users_code
-from limpet.cli.render import CommandResult, TextLine
+from limpet.cli.render import CommandResult, Grid, TextLine
 from limpet.errors import InvalidInput, RequestMismatch, SessionExists
 from limpet.runtime.run import traceback_of
 from limpet.runtime.worker import Rates
-from limpet.session.json_forms import event_form, head_form
+from limpet.session.json_forms import event_form, head_form, key_form
 
 _RequestId = Annotated[
     str | None,
     typer.Argument(metavar="REQUEST", help="Its id, if the session waits for several."),
 ]
-_Harness = Annotated[
+HarnessOption = Annotated[
     str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
 ]
 _Retries = Annotated[int, typer.Option(metavar="N", help="Before a turn becomes a dead letter.")]
@@ -126,7 +128,7 @@ def work(
     store: Unopened,
     screen: Display,
     *,
-    harness: _Harness,
+    harness: HarnessOption,
     app_name: App = None,
     concurrency: Annotated[
         int, typer.Option(metavar="N", help="Sessions that run at the same time.")
@@ -169,7 +171,7 @@ def work(
             return await worker.run()
 
     with users_code():
-        to_run, declare = _import_harness(harness, setup)
+        to_run, declare = import_harness(harness, setup)
         rates = asyncio.run(run())
     rates_shown.last(rates)
 
@@ -180,7 +182,7 @@ def wake(
     key: SessionKey,
     screen: Display,
     *,
-    harness: _Harness,
+    harness: HarnessOption,
     retries: _Retries = 5,
     version: _Version = None,
     setup: _Setup = None,
@@ -197,7 +199,7 @@ def wake(
             return woken, await _messages(lp, key, woken) if woken.ran else []
 
     with users_code():
-        to_run, declare = _import_harness(harness, setup)
+        to_run, declare = import_harness(harness, setup)
         woken, said = asyncio.run(run())
     failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
     form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
@@ -210,6 +212,75 @@ def wake(
     if woken.error is not None and not screen.as_json:
         _show_failure(output(stderr=True), key, woken.error)
     return CommandResult({**form, "error": failed, "said": said}, lines, failed is None)
+
+
+@command(ACT)
+async def share(
+    lp: Writing,
+    key: SessionKey,
+    actor: Actor,
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="The other session: id, or app/user/id.")
+    ] = None,
+    *,
+    fields: Annotated[
+        list[str] | None, typer.Option("--field", metavar="NAME", help="Several may be given.")
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="As it changes, not as it is now.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="It may set them. With --live.")] = False,
+    days: Annotated[
+        float | None, typer.Option("--days", metavar="N", min=0.0, help="Ends after N days.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--end", metavar="ID", help="End a share that it granted.")
+    ] = None,
+) -> CommandResult:
+    """Share fields of a session with another, or end that.
+
+    Without TARGET it shows the shares that the session has received.
+    """
+    session: limpet.Session[Any] = lp.session(key)
+    await session.refresh(tail=0)
+    if end is not None:
+        await session.unshare(end, actor=actor)
+        return CommandResult({"ended": end}, [TextLine(f"{end} has ended.")])
+    if target is None:
+        shares = tuple(session.shared.values())
+    else:
+        other: limpet.Session[Any] = lp.session(other_session(key, target))
+        shared = await session.share(
+            other,
+            *(fields or ()),
+            access="write" if write else "read",
+            sync="live" if live else "snapshot",
+            ttl=None if days is None else timedelta(days=days),
+            actor=actor,
+        )
+        shares = (shared,)
+    form = [
+        {
+            "id": each.id,
+            "source": key_form(each.source),
+            "target": key_form(each.target),
+            "fields": list(each.fields),
+            "access": each.access,
+            "sync": each.sync,
+        }
+        for each in shares
+    ]
+    rows = [
+        (
+            each.id,
+            str(each.source),
+            str(each.target),
+            each.access,
+            each.sync,
+            ", ".join(each.fields),
+        )
+        for each in shares
+    ]
+    columns = ("id", "source", "target", "access", "sync")
+    return CommandResult({"shares": form}, [Grid(columns, rows, "fields", "nothing is shared.")])
 
 
 @command(ACT)
@@ -406,7 +477,7 @@ def _answer_result(
     return CommandResult({"event": event_form(event)}, [line])
 
 
-def _import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
+def import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
     """Before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
     if not callable(to_run) and not callable(getattr(to_run, "run", None)):

@@ -3,6 +3,7 @@ what they learned. They look, and write with an option (--put, --write, --define
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ import typer
 
 import limpet
 from limpet.cli.command import (
+    ACT,
     LOOK,
     Actor,
     MaybeKey,
@@ -17,6 +19,7 @@ from limpet.cli.command import (
     SessionKey,
     StoreArgument,
     Unopened,
+    Writing,
     command,
 )
 from limpet.cli.history import other_session
@@ -226,7 +229,91 @@ async def learnings(
     return CommandResult(form, [Grid(("id", "kind", "sessions"), rows, "text", empty), *lines])
 
 
+@command(LOOK)
+async def proposals(
+    lp: Reading,
+    *,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only open, accepted, refused, expired or withdrawn ones.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="NAME", help="The items of agent:NAME or org:NAME too."),
+    ] = None,
+) -> CommandResult:
+    """Show what sessions propose to remember, and the decisions.
+
+    With --memory also what is remembered there, and until when.
+    """
+    wanted: Any = status
+    found = await lp.proposals(wanted)
+    shown = [each for each in found if memory in (None, each.to)]
+    form: dict[str, Any] = {"proposals": [_proposal_form(each) for each in shown]}
+    rows = [
+        (each.id, each.to, each.status, f"{each.confidence:.2f}", str(each.provenance), each.text)
+        for each in shown
+    ]
+    columns = ("id", "memory", "status", "confidence", "session")
+    parts: list[Part] = [Grid(columns, rows, "text", "nothing was proposed.")]
+    if memory is not None:
+        items = await lp.recall(memory)
+        form["items"] = [
+            {"id": item.id, "text": item.text, "expires_at": _time_or_none(item.expires_at)}
+            for item in items
+        ]
+        remembered = [(item.id, _time_or_none(item.expires_at) or "-", item.text) for item in items]
+        parts.append(Grid(("id", "until"), remembered, "text", f"{memory} remembers nothing."))
+    return CommandResult(form, parts)
+
+
+@command(ACT)
+async def decide(
+    lp: Writing,
+    actor: Actor,
+    proposal: Annotated[str, typer.Argument(metavar="PROPOSAL", help="Its id.")],
+    *,
+    accept: Annotated[
+        bool | None, typer.Option("--accept/--refuse", help="Accept it, or refuse it.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "",
+) -> CommandResult:
+    """Accept or refuse what a session proposes to remember.
+
+    The gates of the memory are asked too. The decision is recorded with its reason.
+    """
+    if accept is None or not reason:
+        raise InvalidInput("choose --accept or --refuse, and say why with --reason TEXT.")
+    decided = await lp.decide(proposal, accept=accept, reason=reason, actor=actor)
+    return CommandResult(
+        _proposal_form(decided), [TextLine(f"{decided.id} {decided.status}: {decided.reason}")]
+    )
+
+
 # --- private ------------------------------------------------------------------------------------
+
+
+def _proposal_form(each: limpet.Proposal) -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "to": each.to,
+        "text": each.text,
+        "session": key_form(each.provenance),
+        "confidence": each.confidence,
+        "at": time_form(to_us(each.at)),
+        "actor": each.actor,
+        "status": each.status,
+        "reason": each.reason,
+        "decided_by": each.decided_by,
+    }
+
+
+def _time_or_none(at: datetime | None) -> str | None:
+    return None if at is None else time_form(to_us(at))
 
 
 class _DocumentQuery(msgspec.Struct, frozen=True):

@@ -18,8 +18,10 @@ __all__ = ["app"]
 _CARE: Final = ("care", "keys", "access", "serve")
 _MODULES: Final = (
     "look",
+    "analytics",
     "conversation",
     "agents",
+    "studio",
     "act",
     "mcp",
     "history",

@@ -144,7 +144,7 @@ async def backup(
         bool, typer.Option("--verify", help="Verify the copy; exit with 1 if it is damaged.")
     ] = False,
 ) -> CommandResult:
-    """Copy a SQLite store to a file while it is in use.
+    """Copy a SQLite or log store to a file while it is in use.
 
     The copy is a consistent snapshot, and appears complete or not at all. For PostgreSQL use
     pg_dump or pg_basebackup.
@@ -172,7 +172,10 @@ async def backup(
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The backup.")],
     target: Annotated[
-        str, typer.Argument(metavar="STORE", help="The file to restore to, such as support.db.")
+        str,
+        typer.Argument(
+            metavar="STORE", help="What to restore to: support.db, or files:///support."
+        ),
     ],
     screen: Display,
     *,
@@ -183,7 +186,7 @@ def restore(
         bool, typer.Option("--damaged", help="Restore even a damaged backup; exit with 1.")
     ] = False,
 ) -> CommandResult:
-    """Restore a SQLite store from a backup.
+    """Restore a SQLite or log store from a backup.
 
     The backup is verified before anything is replaced. No process may have the store open. For
     PostgreSQL use pg_restore. With --keys the key ring accepts the sessions as they are now.

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -52,21 +53,35 @@ class StoreArgument(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def opened(
-        self, *, writes: bool = True, creates: bool = False, archive: str | None = None
+        self,
+        *,
+        writes: bool = True,
+        creates: bool = False,
+        archive: str | None = None,
+        policies: Path | None = None,
+        node: str | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
-        """The open store: read-only without `writes`; a missing one is made with `creates`."""
+        """The open store: read-only without `writes`; a missing one is made with `creates`. `node`
+        is its name among those that sessions move between."""
         keys, keyring = _KEYS.get()
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
             async with limpet.Limpet(
-                self.url, token=token, tls=tls_settings(self.url), archive=archive
+                self.url, token=token, tls=tls_settings(self.url), archive=archive, node=node
             ) as served:
                 yield served
             return
         if writes and not creates:
             await refuse_missing(self.url)
         if writes:
-            opening = limpet.Limpet(self.url, archive=archive, keys=keys, keyring=keyring)
+            opening = limpet.Limpet(
+                self.url,
+                archive=archive,
+                keys=keys,
+                keyring=keyring,
+                node=node,
+                policies=policies,
+            )
         else:
             opening = await self._looked_at(archive, keys, keyring)
         async with opening as lp:
@@ -315,6 +330,11 @@ def command(panel: str, name: str | None = None) -> Callable[[F], F]:
 def chosen_keys() -> tuple[str | None, str | None]:
     """The masters that --keys or LIMPET_KEYS names, and the ring."""
     return _KEYS.get()
+
+
+def chosen_token() -> str | None:
+    """The key that --token or LIMPET_TOKEN names."""
+    return _TOKEN.get()
 
 
 def acting(actor: str | None) -> str:

@@ -58,7 +58,7 @@ async def inbox(
         typer.Option(
             "--kind",
             metavar="KIND",
-            help="Only approval, question, unknown_effect or mismatch.",
+            help="Only approval, question, unknown_effect, mismatch or promotion.",
         ),
     ] = None,
     limit: Annotated[
@@ -292,6 +292,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "approval": ("--allow", "--deny"),
     "question": ("OUTPUT",),
     "unknown_effect": ("--happened JSON", "--run-again", "--give-up"),
+    "promotion": ("--accept", "--refuse"),
     "mismatch": ("--run-again", "--give-up"),
 }
 _SIGNS: Final = {"call": "-> ", "result": "<- ", "request": "?  "}
@@ -350,6 +351,9 @@ def _waiting_form(lp: limpet.Limpet, waiting: limpet.Waiting) -> dict[str, Any]:
 def _command(lp: limpet.Limpet, waiting: limpet.Waiting) -> str:
     """The command that answers a request. What a person has to fill in stands in capitals."""
     request = waiting.request
+    if request.kind == "promotion":
+        where = shlex.quote(lp.url.removeprefix("sqlite:///"))
+        return f"limpet decide {where} {shlex.quote(request.id)} --accept --reason WHY"
     named = [shlex.quote(text) for text in (lp.url.removeprefix("sqlite:///"), str(waiting.key))]
     verb = {"approval": "confirm", "question": "answer"}.get(request.kind, "resolve")
     rest = [shlex.quote(request.id), _CHOICES[request.kind][0]]

@@ -1,11 +1,13 @@
-"""The command that serves the managed tools to a client of the Model Context Protocol."""
+"""The commands that speak a protocol on stdin and stdout: MCP for models, ACP for editors."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
 
+from limpet.cli.act import HarnessOption, import_harness
 from limpet.cli.command import ACT, User, Writing, command
 
 
@@ -39,3 +41,23 @@ async def mcp(
 
     app = http_app(lp, who.app, who.user, session=default)
     await uvicorn.Server(uvicorn.Config(app, "127.0.0.1", http, log_level="warning")).serve()
+
+
+@command(ACT)
+async def acp(lp: Writing, who: User, *, harness: HarnessOption) -> None:
+    """Serve a user's sessions to an editor, over ACP.
+
+    The editor makes, lists, loads, resumes and forks sessions of USER, sends prompts and is asked
+    for approvals. Turns are run here, by the harness. Over standard input and output, until the
+    editor leaves.
+    """
+    from limpet.acp import serve_stdio
+    from limpet.runtime.worker import Worker
+
+    worker = Worker(lp, import_harness(harness, None)[0], app=who.app, signals=False)
+    working = asyncio.create_task(worker.run())
+    try:
+        await serve_stdio(lp, who.app, who.user)
+    finally:
+        worker.stop()
+        await working

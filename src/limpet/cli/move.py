@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Annotated, Any, Final, cast
 
 import msgspec
 import typer
 
+import limpet
 from limpet.adapters.adk_import import import_adk as import_from_adk, open_source
 from limpet.adapters.claude_transcripts import import_transcripts
-from limpet.cli.command import MOVE, Display, Filter, Reading, SessionKey, StoreArgument, command
-from limpet.cli.options import NewFile, NewStore, file_path, refuse_unknown, store_url
+from limpet.cli.command import (
+    MOVE,
+    Display,
+    Filter,
+    Reading,
+    SessionKey,
+    StoreArgument,
+    Writing,
+    command,
+)
+from limpet.cli.options import (
+    NewFile,
+    NewStore,
+    file_path,
+    refuse_unknown,
+    session_key,
+    store_url,
+)
 from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput
 from limpet.model import is_reserved
@@ -21,6 +40,26 @@ from limpet.session.json_forms import key_form
 from limpet.store.protocol import plural, size
 from limpet.store.tiers import Criticality, Price, choose_tier
 
+DEFAULT_STORE: Final = "limpet.db"
+_SHOWN: Final = 20  # sessions that are named
+Deadline = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long to wait for a turn, and for the target.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="End a turn under way; its effects become unknown.")
+]
+TargetNode = Annotated[
+    str | None, typer.Option("--to-node", metavar="NAME", help="The name of TO among the nodes.")
+]
+LocalStore = Annotated[
+    str,
+    typer.Option(
+        metavar="STORE",
+        envvar="LIMPET_STORE",
+        show_envvar=False,
+        help="The store on this machine, or LIMPET_STORE.",
+    ),
+]
 _LINES_MAX: Final = 20  # of a file that cannot be read
 _ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")
 
@@ -139,6 +178,159 @@ def _prices(file: str) -> dict[str, Price]:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}. Check its path.") from error
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{file} holds no prices: {error}. See docs/cluster.md.") from error
+
+
+@command(MOVE)
+async def move(
+    lp: Writing,
+    key: SessionKey,
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="The store to move to; it is created if need be.")
+    ],
+    screen: Display,
+    *,
+    deadline: Deadline = 30.0,
+    force: Force = False,
+    to_node: TargetNode = None,
+) -> CommandResult:
+    """Move a live session to another store.
+
+    From then on it is only there; the old store says where it is. Safe to interrupt: run it again
+    to finish. Exits with 1 if the session was not moved.
+    """
+    async with StoreArgument(store_url(target)).opened(creates=True, node=to_node) as other:
+        with screen.progress("moving events") as progress:
+            moved = await lp.move(key, other, deadline=deadline, force=force, progress=progress)
+        return _moved(key, moved, other.node)
+
+
+@command(MOVE)
+async def drain(
+    lp: Writing,
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="The store to move to; it is created if need be.")
+    ],
+    screen: Display,
+    *,
+    app: Annotated[
+        str | None, typer.Option(metavar="APP", help="Only sessions of this app.")
+    ] = None,
+    deadline: Deadline = 30.0,
+    force: Force = False,
+    to_node: TargetNode = None,
+) -> CommandResult:
+    """Move every session to another store.
+
+    Parents move with their children. Safe to interrupt and run again: the next run goes on. Exits
+    with 1 if a session is left.
+    """
+    if app is not None:
+        await refuse_unknown(lp, app)
+    async with StoreArgument(store_url(target)).opened(creates=True, node=to_node) as other:
+        with screen.progress("moving sessions") as progress:
+            done = await lp.drain(other, app=app, deadline=deadline, force=force, progress=progress)
+    lines = [
+        TextLine(f"not moved: {each.key}: {each.reason}: {each.detail}", "problem")
+        for each in done.refused[:_SHOWN]
+    ]
+    counts = f"{plural(done.sessions, 'session')}, {plural(done.events, 'event')} moved"
+    lines.append(_done(counts, ok=done.ok))
+    refused = [
+        {"session": key_form(each.key), "reason": each.reason, "detail": each.detail}
+        for each in done.refused
+    ]
+    form = {"sessions": done.sessions, "events": done.events, "refused": refused}
+    form |= {"bundle_bytes": done.bundle_bytes, "compressed_bytes": done.compressed_bytes}
+    return CommandResult(form, lines, done.ok)
+
+
+@command(MOVE)
+async def push(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="As app/user/id.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store to continue in.")],
+    screen: Display,
+    *,
+    store: LocalStore = DEFAULT_STORE,
+    force: Force = False,
+) -> CommandResult:
+    """Continue a session elsewhere: move it from here to a URL."""
+    key = session_key(session)
+    async with _both(store, url) as (lp, other):
+        with screen.progress("moving events") as progress:
+            moved = await lp.move(key, other, force=force, progress=progress)
+        return _moved(key, moved, other.node)
+
+
+@command(MOVE)
+async def pull(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store that has it.")],
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="As app/user/id.")],
+    screen: Display,
+    *,
+    store: LocalStore = DEFAULT_STORE,
+    force: Force = False,
+) -> CommandResult:
+    """Continue a session here: move it from a URL to this machine."""
+    key = session_key(session)
+    async with _both(url, store) as (lp, other):
+        with screen.progress("moving events") as progress:
+            moved = await lp.move(key, other, force=force, progress=progress)
+        return _moved(key, moved, other.node)
+
+
+@command(MOVE)
+async def where(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="As app/user/id.")],
+    *,
+    store: LocalStore = DEFAULT_STORE,
+) -> CommandResult:
+    """Say which node has a session.
+
+    Exits with 1 if the store does not know it.
+    """
+    key = session_key(session)
+    async with StoreArgument(store_url(store)).opened(writes=False) as lp:
+        home = await lp.home(key)
+        here = await lp.find(key) if home is None else None
+        if home is None and here is not None:
+            home = limpet.Home(lp.node, 0)
+        if home is None:
+            line = TextLine(f"not found: {key} is not known in this store.", "problem")
+            return CommandResult({"session": key_form(key), "node": None}, [line], ok=False)
+        own = home.node == lp.node
+    words = f"{key} is here ({home.node})" if own else f"{key} is at {home.node}"
+    since = f", since epoch {home.epoch}" if home.epoch else ""
+    form = {"session": key_form(key), "node": home.node, "epoch": home.epoch, "here": own}
+    return CommandResult(form, [_done(f"{words}{since}")])
+
+
+@asynccontextmanager
+async def _both(source: str, target: str) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
+    """Both stores of a move, open."""
+    one, two = StoreArgument(store_url(source)), StoreArgument(store_url(target))
+    if one == two:
+        raise InvalidInput("both are the same store. Name another one to move to.")
+    async with one.opened() as lp, two.opened(creates=True) as other:
+        yield lp, other
+
+
+def _moved(key: limpet.Key, moved: limpet.Moved, to: str) -> CommandResult:
+    """The answer of a move, for people and for programs."""
+    form = {"session": key_form(key), "to": to, **msgspec.to_builtins(moved)}
+    if not moved.success:
+        words = f"not moved: {key}: {moved.reason}: {moved.detail}"
+        if moved.reason == "unknown":
+            words += ". Run the same command again to finish"
+        return CommandResult(form, [TextLine(f"{words}.", "problem")], ok=False)
+    lines = []
+    if moved.left_out:
+        names = ", ".join(moved.left_out)
+        lines.append(
+            TextLine(f"left out: {names}, which belong to the app or the user.", "warning")
+        )
+    sent = f"{plural(moved.events, 'event')}, {size(moved.compressed_bytes)} compressed"
+    lines.append(_done(f"{key} is at {to} now, in epoch {moved.epoch}: {sent}"))
+    return CommandResult(form, lines)
 
 
 @command(MOVE)

@@ -18,6 +18,7 @@ import typer
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, LimpetError, SessionNotFound
 from limpet.session.arguments import check_app
+from limpet.store.files.state import META
 from limpet.store.open import sqlite_path
 
 App = Annotated[
@@ -47,7 +48,7 @@ NewStore = Annotated[
 ]
 
 _APPS_SHOWN: Final = 10
-_SCHEME: Final = re.compile(r"(sqlite|postgresql|postgres|memory):")
+_SCHEME: Final = re.compile(r"(sqlite|files|postgresql|postgres|memory):")
 _PATH: Final = "Write the path of a file, such as support.db or ./support"
 _BOTH: Final = f"{_PATH}, or a URL, such as postgresql://user@host/database"
 
@@ -65,7 +66,8 @@ def store_url(text: str, *, servers: bool = True) -> str:
         raise InvalidURL(text, reason, advice)
     if not text or "\x00" in text or not _is_path(text):
         raise InvalidURL(text, "it is neither a URL nor an existing file", advice)
-    return f"sqlite:///{quote(text)}"
+    scheme_of_path = "files" if (Path(text) / META).is_file() else "sqlite"
+    return f"{scheme_of_path}:///{quote(text)}"
 
 
 def session_key(text: str) -> limpet.Key:

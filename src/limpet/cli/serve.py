@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import inspect
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +31,7 @@ _DEV = (
     "--dev: everybody on this machine enters as an admin, without a key. Never use it where other "
     "people log in."
 )
+_RATE_MAX = 1_000_000
 CertFile = Annotated[
     Path | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate, PEM.")
 ]
@@ -69,6 +72,22 @@ def serve(
         list[str] | None,
         typer.Option("--cors", metavar="ORIGIN", help="Whose pages may use it; several."),
     ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option("--policies", metavar="WHAT", help="Cedar policies, or MOD:FN to set up."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option("--tokens", metavar="FILE", help="Accept session tokens: their signing keys."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="N", help="Requests a second of one key; 0: no bound."),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="URL", help="Where archived sessions go."),
+    ] = None,
     log: Annotated[bool, typer.Option("--log", help="Log to stderr, requests too.")] = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
@@ -76,11 +95,14 @@ def serve(
     Clients open it with limpet.open("http://host:8420", token=KEY).
     """
     try:
+        from limpet.server.limits import RATE_PER_KEY
         from limpet.server.tls import server_context
     except ImportError as error:
         raise ExtraMissing("starlette", "server") from error
     if is_server(store.url):
         raise InvalidInput("STORE is served by another server already. Serve the store itself.")
+    if rate is not None and not 0 <= rate <= _RATE_MAX:
+        raise InvalidInput(f"--rate is a number from 0 to {_RATE_MAX:,}.")
     if log:
         _log_to_stderr()
     tls = server_context(tls_cert, tls_key, client_ca, pin or ())
@@ -95,8 +117,17 @@ def serve(
             tls=tls,
             cors=cors or (),
             harnesses=harnesses,
+            policies=policies,
+            signing=None if tokens is None else _signing(tokens),
+            rate=RATE_PER_KEY if rate is None else rate or None,
+            archive=archive,
         )
     )
+
+
+def _signing(text: str) -> str:
+    """The URL of signing keys, which may be given as a path."""
+    return text if "://" in text else f"file://{file_path(text).absolute()}"
 
 
 def _harness(text: str) -> tuple[str | None, Any]:
@@ -106,6 +137,17 @@ def _harness(text: str) -> tuple[str | None, Any]:
     if not callable(to_run):
         raise InvalidInput(f"--harness {named!r} is not a harness. Name an async function.")
     return (app if equals else None), to_run
+
+
+def _policies(text: str) -> tuple[Path | None, Any]:
+    """Where Cedar policies are, or the function that sets up the policies of a store."""
+    path = file_path(text)
+    if path.exists() or ":" not in text:
+        return path, None
+    set_up = imported_object("--policies", text)
+    if not callable(set_up):
+        raise InvalidInput(f"--policies {text!r} is not a function. Name one that takes the store.")
+    return None, set_up
 
 
 async def _serve(
@@ -118,14 +160,34 @@ async def _serve(
     tls: Any,
     cors: Sequence[str],
     harnesses: Sequence[tuple[str | None, Any]],
+    policies: str | None,
+    signing: str | None,
+    rate: float | None,
+    archive: str | None,
 ) -> None:
     from limpet.server.serve import serve_until_stopped, serving, working
 
-    async with (
-        store.opened(creates=True) as lp,
-        serving(lp, host=host, port=port, dev=dev, tls=tls, cors=cors) as url,
-        working(lp, harnesses),
-    ):
+    cedar, set_up = (None, None) if policies is None else _policies(policies)
+    async with AsyncExitStack() as stack:
+        lp = await stack.enter_async_context(
+            store.opened(creates=True, archive=archive, policies=cedar)
+        )
+        if set_up is not None and inspect.isawaitable(done := set_up(lp)):
+            await done
+        tokens = None if signing is None else limpet.Tokens(lp, signing=signing)
+        url = await stack.enter_async_context(
+            serving(
+                lp,
+                host=host,
+                port=port,
+                dev=dev,
+                tls=tls,
+                cors=cors,
+                tokens=tokens,
+                rate=rate,
+            )
+        )
+        await stack.enter_async_context(working(lp, harnesses))
         if dev:
             screen.warn(_DEV)
         screen.show(CommandResult({"url": url}, [TextLine(f"serving at {url}", "ok")]))

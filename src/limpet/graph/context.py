@@ -533,12 +533,30 @@ def _kind(step: Any) -> str:
     return getattr(step, "kind", "")
 
 
+DRAWN_EDGES_MAX = 200
 _SHAPES = {
     "function": ("[", "]"),
     "subgraph": ("[[", "]]"),
     "fan_out": ("[/", "/]"),
     "branches": ("{{", "}}"),
 }
+
+
+def drawing(graph: GraphPlan[Any]) -> dict[str, Any] | None:
+    """A graph as its session records it: `nodes` with their kinds, and `edges` from node to node
+    (None: the end), each with True if a function chooses. None if it is too large to be drawn."""
+    nodes = [[name, step.kind] for name, step in graph.steps.items()]
+    edges: list[list[Any]] = []
+    for name, step in graph.steps.items():
+        edge = step.next
+        if edge.fn is None:
+            edges.append([name, edge.target, False])
+            continue
+        targets: tuple[str | None, ...] = (*graph.steps, None)
+        edges += [[name, to, True] for to in (targets if edge.drawn is None else edge.drawn)]
+    if len(edges) > DRAWN_EDGES_MAX:
+        return None
+    return {"entry": graph.entry, "nodes": nodes, "edges": edges}
 
 
 def mermaid(graph: GraphPlan[Any]) -> str:

@@ -28,7 +28,7 @@ from limpet.errors import (
     TurnMisused,
 )
 from limpet.graph.checkpoint import CheckpointRecord
-from limpet.graph.context import CURRENT, Suspended
+from limpet.graph.context import CURRENT, Suspended, drawing
 from limpet.graph.engine.compiled import CompiledGraph, InvokeArguments, RunReport, invoke
 from limpet.graph.engine.turn_checkpoints import INITIAL, NodeRun, TurnCheckpoints
 from limpet.graph.state import State
@@ -96,7 +96,7 @@ class GraphHarness(Generic[S]):
 
     async def _final(self, turn: Turn) -> S:
         """The final state. Pauses the turn while the graph is suspended."""
-        checkpoints = TurnCheckpoints(turn, self.graph.name)
+        checkpoints = TurnCheckpoints(turn, self.graph.name, drawing(self.graph))
         plan = copy(self.graph)
         plan.checkpointer = plan.leasing = checkpoints
         plan.warned = True  # its session id is the worker's, and it needs no session store

@@ -13,6 +13,7 @@ import msgspec
 
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending, pending_us
+from limpet.model.facts.moves import KEPT_US
 from limpet.model.facts.phases import ACTIVE, ARCHIVED, SUSPENDED, TERMINAL, Phase, roused_us
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import is_retried, next_us
@@ -22,10 +23,13 @@ from limpet.model.head import Head
 from limpet.model.values import EMPTY
 
 # Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
-Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "archive", "expiry"]
+# `moved`: what a session has left behind here is to be removed.
+Deadline: TypeAlias = Literal[
+    "deadline", "absolute", "idle", "grace", "input", "archive", "expiry", "moved"
+]
 # Members of the facts that never say when: many sessions have no others, and logs of checkpoints.
 _TIMELESS: Final = frozenset(
-    ("checkpoint", "field_policies", "isolation", "labels", "schema_version")
+    ("checkpoint", "field_policies", "isolation", "labels", "moves", "schema_version")
 )
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
@@ -36,9 +40,11 @@ def due_us(facts: Facts) -> int | None:
     Only an active session runs; one that was suspended for idleness is due for input that nobody
     has looked at, which resumes it. If it waits for an answer, it is due when that comes, or at the
     request's deadline; after a failure, at the time of the next attempt. One that has ended is due
-    for what its end leaves to be done.
+    for what its end leaves to be done. One that has departed is due elsewhere.
     """
     if facts.keys() <= _TIMELESS:
+        return None
+    if "departed" in facts:
         return None
     if "phase" in facts:
         if "resumes" in facts:
@@ -66,6 +72,8 @@ def deadline_us(head: Head) -> int | None:
 def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     """Every time at which a timeout moves the session on, and why."""
     facts = head.facts
+    if "departed" in facts:
+        return [("moved", facts["departed"]["at_us"] + KEPT_US)]
     phase: Phase = facts.get("phase", ACTIVE)
     spans, spent = facts.get("timeouts", EMPTY), facts.get("durations", EMPTY)
     times: list[tuple[Deadline, int]] = []
@@ -113,7 +121,12 @@ def activity_moves(before: Head, after: Head) -> bool:
     """
     facts = after.facts
     spans = facts.get("timeouts")
-    if spans is None or "phase" in facts or (idle_us := spans.get("idle_us")) is None:
+    if (
+        spans is None
+        or "phase" in facts
+        or "departed" in facts
+        or (idle_us := spans.get("idle_us")) is None
+    ):
         return False
     since_us = facts.get("durations", EMPTY).get("since_us", after.created_us)
     was_us, is_us = max(before.active_us, since_us), max(after.active_us, since_us)

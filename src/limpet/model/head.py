@@ -23,6 +23,7 @@ from limpet.model.facts import (
     inputs,
     isolation,
     labels,
+    moves,
     outcomes,
     phases,
     priority,
@@ -41,6 +42,7 @@ from limpet.model.facts.running import (
     requests,
     runs,
     setup,
+    spawned,
     waiting,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -72,6 +74,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     children.CHILD_RELEASED: children.fold_ended,
     children.DELEGATED: children.fold_delegated,
     children.DELEGATION_ENDED: children.fold_delegation_ended,
+    spawned.CHILD_SPAWNED: spawned.fold_spawned,
+    spawned.CHILD_DONE: spawned.fold_done,
     budgets.GRANTED: budgets.fold_granted,
     budgets.RESERVED: budgets.fold_reserved,
     budgets.SETTLED: budgets.fold_settled,
@@ -91,6 +95,9 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     setup.TOOLS_BOUND: setup.fold_bound,
     shares.SHARE_RECEIVED: shares.fold_received,
     shares.UNSHARED: shares.fold_unshared,
+    moves.DEPARTED: moves.fold_departed,
+    moves.ARRIVED: moves.fold_settled,
+    moves.RETURNED: moves.fold_settled,
     **dict.fromkeys(phases.TRANSITIONS, endings.fold_transition),
 }
 # Inputs that do more than wait to be processed.
@@ -114,6 +121,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     children.CHILD_CREATED: children.check_created,
     children.CHILD_RELEASED: children.check_ended,
     CHILD_ENDED: children.check_ended,
+    spawned.CHILD_SPAWNED: spawned.check_spawned,
     budgets.RESERVED: budgets.check,
     budgets.LENT: budgets.check,
     budgets.RETURNED: budgets.check_returned,
@@ -121,6 +129,9 @@ _CHECKS: Final[Mapping[str, Check]] = {
     shares.SHARE_RECEIVED: shares.check_received,
     shares.SHARE_USED: shares.check_known,
     timeouts.RENEWED: timeouts.check_renewed,
+    moves.DEPARTED: moves.check_departed,
+    moves.ARRIVED: moves.check_settled,
+    moves.RETURNED: moves.check_settled,
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }
 _ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
@@ -306,7 +317,7 @@ def is_moved(head: Head) -> bool:
     """True if an event that is not an input and of which no fact follows (see `activity_of`) only
     moves the head: it is not its first, and none of its facts changes by it or refuses it."""
     facts = head.facts
-    if facts and ("inputs" in facts or "phase" in facts):
+    if facts and ("inputs" in facts or "phase" in facts or "departed" in facts):
         return False
     return head.version != head.floor
 
@@ -358,7 +369,10 @@ def reads(type: str) -> bool:
 
 def check_phase(head: Head, type: str, *, input: bool) -> None:
     """Raise SessionSuspended or SessionEnded if the session's phase refuses this event;
-    SessionArchived if it is a transition, and the log that it belongs to is in the archive."""
+    SessionArchived if it is a transition, and the log that it belongs to is in the archive;
+    SessionMoved if it has departed: only its arrival or its return follows then."""
+    if "departed" in head.facts and type not in (moves.ARRIVED, moves.RETURNED):
+        moves.check_here(head.key, head.facts)
     phase = head.facts.get("phase")
     if phase is not None:
         writes.check_write(head.key, phase, type, input=input)

@@ -20,6 +20,12 @@ ARCHIVE_STUBS: Final = "$$archive-stubs"
 ARCHIVE_LOGS: Final = "$$archive-logs"
 ARCHIVE_MOVES: Final = "$$archive-moves"
 ARCHIVE_DISCARDS: Final = "$$archive-discards"
+# Sessions that arrive from another store, before they take their key; the departures that are not
+# settled; and where sessions went whose rows were removed. About one store, too.
+ARRIVALS: Final = "$$arrivals"
+DEPARTURES: Final = "$$departures"
+ROUTES: Final = "$$routes"
+MOVING: Final = (ARRIVALS, DEPARTURES, ROUTES)
 # The audit of each app, and the names in it: see `limpet.security.audit`. About one store, too.
 AUDIT: Final = "$$audit"
 AUDIT_NAMES: Final = "$$audit-names"
@@ -62,7 +68,7 @@ def is_reserved(app: str) -> bool:
 
 def is_staged(app: str) -> bool:
     """True if sessions of this app wait for another key: that which their first event names."""
-    return app in (ARCHIVE_STUBS, ARCHIVE_LOGS)
+    return app in (ARCHIVE_STUBS, ARCHIVE_LOGS, ARRIVALS)
 
 
 def owner_of(app: str, user: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.due import NO_REASONS, Reasons, is_unchanged, reasons_at, runnable_us
 from limpet.model.events import to_time
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.runs import is_dead, run_in
 from limpet.model.head import Head
@@ -86,7 +87,8 @@ def taken(head: Head, worker: str, now_us: int, until_us: int) -> Head:
 
 
 def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
-    """Like `taken`, if nobody else holds the lease. Raises SessionLocked."""
+    """Like `taken`, if nobody else holds the lease. Raises SessionLocked, SessionMoved."""
+    check_here(head.key, head.facts)
     if head.worker != worker and is_leased(head, now_us):
         raise locked(head)
     return taken(head, worker, now_us, until_us)

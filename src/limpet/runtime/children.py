@@ -9,7 +9,7 @@ it. Fields, resources and vaults are given only if the harness says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +19,12 @@ from limpet.errors import (
     SessionEnded,
     SessionErased,
     SessionNotFound,
-    ToolAuthorizationFailed,
 )
 from limpet.model import (
     Commit,
     DefaultActor,
     Draft,
     Event,
-    Fact,
     Facts,
     FrozenDict,
     Key,
@@ -42,13 +40,13 @@ from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.endings import has_ended
 from limpet.model.facts.running.runs import INTERRUPT
-from limpet.model.facts.running.setup import attached, setup_in, tools_bound, tools_in, usable_tools
+from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.timers import REVISIT_SET, TIMERS_TAKEN, timers_in
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.creation import creation
 from limpet.session.runs.delegation import end_delegation
-from limpet.session.runs.setup import ALL_TOOLS, Permission, limits_of, strictest
+from limpet.session.runs.setup import inherited_tools, tool_names
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -100,7 +98,7 @@ async def delegate(
         wanted = "a child works on a message, a text or a dict"
         raise InvalidInput(f"{wanted}, not {described(message)}.")
     Key(app, turn.session.user, "any")  # refuses what could not be an app
-    tools = None if tools is None else names_of(tools)
+    tools = None if tools is None else tool_names(tools)
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)
@@ -133,7 +131,7 @@ def _first(
     if tools is None and usable_tools(head.facts) is not None:
         tools = []  # it uses what it is given, as its parent does
     drafts: list[Draft] = [children.delegated(head.key, head.uid, turn.id, depth, tools)]
-    drafts += inherited(turn.session, tools or (), turn.worker_permissions)
+    drafts += inherited_tools(head, tools or (), turn.worker_permissions)
     if budget is not None:
         drafts.append(budgets.granted(budget))
     data = {"text": message} if isinstance(message, str) else dict(message)
@@ -274,41 +272,3 @@ def _wakes(facts: Facts) -> set[str]:
 
 def _said(event: Event) -> Any:
     return event.data.get("text", event.data.get("content"))
-
-
-def inherited(
-    parent: Session[Any], names: Iterable[str], of_worker: Mapping[str, Permission]
-) -> list[Fact]:
-    """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
-    for a tool that its parent does not have.
-
-    `of_worker` are the permissions of the worker that runs the parent.
-    """
-    facts = parent.head.facts
-    bound, usable = tools_in(facts), usable_tools(facts)
-    for name in names:
-        if usable is not None and name not in usable:
-            raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
-    drafts = []
-    if "tools" in facts:  # an empty binding too: without one, a child could use everything
-        drafts.append(tools_bound({name: bound[name] for name in names}))
-    setup = setup_in(facts)
-    limits = _limits(strictest(limits_of(setup), of_worker))
-    if setup.permissions is not None or limits:
-        drafts.append(attached(permissions=setup.permissions, limits=limits))
-    return drafts
-
-
-def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
-    """The permissions that do not simply allow a tool."""
-    every = ALL_TOOLS in limits  # then what is allowed has to be said
-    return {name: said for name, said in limits.items() if every or said != "always_allow"}
-
-
-def names_of(tools: Any) -> list[str]:
-    """The tools that a harness gives a child, in the form that is recorded. Raises InvalidInput."""
-    wrong = isinstance(tools, str) or not isinstance(tools, Iterable)
-    names = [] if wrong else list(tools)
-    if wrong or not all([isinstance(name, str) for name in names]):
-        raise InvalidInput(f"tools is a list of names, not {described(tools)}.")
-    return names

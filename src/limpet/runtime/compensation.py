@@ -30,6 +30,7 @@ from limpet.errors import (
 from limpet.model import DefaultActor, Draft, Event, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, runs
 from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, readable, stored_error
+from limpet.model.facts.running.spawned import spawned_in
 from limpet.model.limits import PAGE_MAX
 from limpet.runtime.children import ChildEnd, commit_last, open_child
 from limpet.runtime.effects import keyed
@@ -46,6 +47,7 @@ from limpet.runtime.turn_log import (
 from limpet.session.life.lifecycle_policy import call_function
 from limpet.session.life.tools import OnUnknown
 from limpet.session.loggers import SESSION
+from limpet.session.runs.delegation import children_of
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
@@ -172,6 +174,12 @@ class EndedWake:
                 ended.append(id)
             else:
                 drafts.append(children.child_released(key))
+        if spawned_in(session.head.facts):
+            known = await children_of(writer_of(session).journal, session.key)
+            own = children.children_in(session.head.facts)
+            for each in known:
+                if each["stop_reason"] is None and each["key"].id not in own:
+                    await self._terminate(each["key"])  # which tells this session by itself
         await self._log.write(*drafts, endings.cascaded(ended))
 
     async def _terminate(self, key: Key) -> bool:

@@ -32,6 +32,7 @@ from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.turn_log import EffectRecord, TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
 from limpet.session.loggers import SESSION
+from limpet.session.runs.runs import HARNESS
 from limpet.session.runs.setup import Permission
 from limpet.session.runs.tracing import UNTRACED, PartKind, PartNotes, TracedPart
 from limpet.session.session import Session
@@ -52,9 +53,6 @@ _ROUNDS: Final = 8
 _inside: ContextVar[tuple[Pauses, str] | None] = ContextVar("limpet_call", default=None)
 # Whose part of a harness runs this code, such as a node of a graph, and its name.
 _part: ContextVar[tuple[TurnRun, str] | None] = ContextVar("limpet_part", default=None)
-
-
-_harness: ContextVar[object] = ContextVar("limpet_harness", default=None)
 
 
 def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
@@ -108,7 +106,7 @@ class Driver:
         began for it makes no call of the turn."""
         current = asyncio.current_task()
         tasks = [task for task in asyncio.all_tasks() if task is not current]
-        mine = [task for task in tasks if _value_in(task, _harness) is self._mark]
+        mine = [task for task in tasks if _value_in(task, HARNESS) is self._mark]
         return not all([_is_below(task) for task in mine])
 
     async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
@@ -168,7 +166,7 @@ class Driver:
             self._over.set_result(None)
 
     async def _main(self, running: Awaitable[Any]) -> Any:
-        _harness.set(self._mark)  # tasks that it begins inherit this context
+        HARNESS.set(self._mark)  # tasks that it begins inherit this context
         # From here on it wakes who waits by itself: a callback would take a turn of the loop more.
         if (task := asyncio.current_task()) is not None:
             task.remove_done_callback(self._never_began)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -22,7 +23,7 @@ from limpet.errors import (
     InvalidInput,
     ToolDenied,
 )
-from limpet.model import Draft, Event, canonical, settle
+from limpet.model import EMPTY, Draft, Event, canonical, settle
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
 from limpet.model.facts.running.runs import readable, stored_error
@@ -38,10 +39,16 @@ from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash, identity
+from limpet.session.conversing.shapes import safe_name
+from limpet.session.history.checkpoints import store_checkpoints
+from limpet.session.journal import Journal
 from limpet.session.life.tools import OnUnknown, Tool, ToolUse
 from limpet.session.runs.setup import Permission
+from limpet.session.runs.switches import CLOSED
+from limpet.session.writer import writer_of
 
 OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
+RESULTS_CACHED_MAX: Final = 1_024  # of pure tools, in one process
 UNKNOWN: Final = "Nobody knows whether this call had an effect."
 
 
@@ -62,11 +69,15 @@ class ToolUseCall:
         timeout: float | timedelta | None,
         retries: int,
         record_args: bool | None = None,
+        tools: Mapping[str, Tool] = EMPTY,
+        permit: Callable[[Tool], Permission] = lambda tool: tool.permission,
     ) -> None:
         self._turn, self._call, self._tool, self._use = turn, call, tool, use
         self._retries, self._record_args = retries, record_args
         self._permission, self._on_unknown, self._offered = permission, on_unknown, offered
         self._pure, self._timeout = pure, timeout
+        self._tools, self._permit = tools, permit  # what an open circuit may fall back to
+        self._switch = CLOSED
         self._arguments: dict[str, Any] | None = None  # for the first try of the function
 
     async def run(self) -> ToolResult:
@@ -113,6 +124,10 @@ class ToolUseCall:
             offered = ", ".join(self._offered) or "none"
             said = f"There is no tool named {call.name!r}. The tools are: {offered}."
             return await self._answered(said, is_error=True)
+        if (chosen := await self._switched(tool)) is None:
+            said = f"The tool {tool.name!r} is switched off for now. Do without it."
+            return await self._answered(said, is_error=True)
+        tool = chosen
         if not isinstance(call.input, Mapping):
             raise InvalidInput(f"the input of {tool.name!r} must be an object.")
         input = dict(call.input)
@@ -132,6 +147,27 @@ class ToolUseCall:
         if self._pure or tool.pure:
             return await self._stepped(tool, input)
         return await self._performed(tool, input)
+
+    async def _switched(self, tool: Tool) -> Tool | None:
+        """The tool that runs: its fallback while its circuit is open, None if it has none. A call
+        that has begun ends as it began, with the tool that it began with."""
+        checkpoints = store_checkpoints(writer_of(self._turn.session).journal)
+        switches = (await checkpoints.switches(self._turn.session.app)).tools
+        self._switch = switches.get(tool.name, CLOSED)
+        begun = self._turn.records.effects.get((self._call.id, 1))
+        if begun is None:
+            if not self._switch.is_open(self._turn.now_us):
+                return tool
+            other = self._switch.fallback
+        else:
+            other = begun.name
+            if other == tool.name:
+                return tool
+        chosen = self._tools.get(safe_name(other)) if other is not None else None
+        if chosen is not None:
+            self._permission = self._permit(chosen)
+            self._switch = switches.get(chosen.name, CLOSED)
+        return chosen if chosen is not None or begun is None else tool
 
     async def _approved(self, input: Mapping[str, Any]) -> str | None:
         """None if a person allows the call, else the text that denies it."""
@@ -157,7 +193,10 @@ class ToolUseCall:
     async def _stepped(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
         """A tool that only looks: one commit holds the step and the result."""
         started_us = self._turn.now_us
-        output, error = await self._looked(tool, input)
+        cache = _Cache(self._turn, tool, input, self._switch.cache_seconds)
+        output, error = cache.find(started_us) or await self._looked(tool, input)
+        if error is None:
+            cache.put(output, self._turn.now_us)
         if error is not None:
             return await self._answered(error, is_error=True)
         step = runs.step_recorded(
@@ -176,7 +215,7 @@ class ToolUseCall:
         tried = 0
         while True:
             try:
-                async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
+                async with asyncio.timeout(_seconds(self._bound_of(tool))):
                     with self._turn.pauses.inside(f"the tool {tool.name!r}"):
                         output = await effects.call(self._bound(tool), **input)
                 self._turn.driver.check()
@@ -204,7 +243,7 @@ class ToolUseCall:
             input,
             self._on_unknown or tool.on_unknown,
             None,
-            self._timeout or tool.timeout,
+            self._bound_of(tool),
             self._retries,
             budgets.amount(cost, None) if cost else None,
             None,
@@ -222,6 +261,10 @@ class ToolUseCall:
             note = f"{UNKNOWN} {error.note}" if error.note else UNKNOWN
             return await self._answered(note, is_error=True)
         return await self._answered(output, is_error=False)
+
+    def _bound_of(self, tool: Tool) -> float | timedelta | None:
+        """How long a try may take."""
+        return self._timeout or tool.timeout or self._switch.timeout_seconds or None
 
     def _bound(self, tool: Tool) -> Callable[..., Any]:
         """The function as the effect calls it: with the plain input, which it turns into arguments,
@@ -258,6 +301,35 @@ class ToolUseCall:
     @property
     def _result_id(self) -> str:
         return f"{self._call.id}/result"
+
+
+class _Cache:
+    """The results of pure tools that are used again, of one user in one process."""
+
+    def __init__(self, turn: TurnRun, tool: Tool, input: Mapping[str, Any], seconds: float) -> None:
+        session = turn.session
+        self._us, self._of = round(seconds * 1_000_000), _results(writer_of(session).journal)
+        self._key = (session.app, session.user, tool.name, args_hash(input)) if self._us else None
+
+    def find(self, now_us: int) -> tuple[Any, None] | None:
+        found = None if self._key is None else self._of.get(self._key)
+        return (found[1], None) if found is not None and now_us < found[0] else None
+
+    def put(self, output: Any, now_us: int) -> None:
+        if self._key is None:
+            return
+        self._of.setdefault(self._key, (now_us + self._us, output))
+        if self._of[self._key][0] <= now_us:
+            self._of[self._key] = (now_us + self._us, output)
+        if len(self._of) > RESULTS_CACHED_MAX:
+            del self._of[next(iter(self._of))]
+
+
+_results_by_journal: WeakKeyDictionary[Journal, dict[Any, tuple[int, Any]]] = WeakKeyDictionary()
+
+
+def _results(journal: Journal) -> dict[Any, tuple[int, Any]]:
+    return _results_by_journal.setdefault(journal, {})
 
 
 def _output_of(value: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import (
@@ -151,6 +151,18 @@ class Turn:
 
         The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
         """
+        return await self._step("step", name, fn, args, kwargs, max_cost, max_tokens)
+
+    async def _step(
+        self,
+        kind: Literal["step", "retrieval"],
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        max_cost: float | None,
+        max_tokens: int | None,
+    ) -> Any:
         if not callable(fn):
             raise InvalidInput(f"the step {name!r} takes a function, not {described(fn)}.")
         with self.run.working():
@@ -173,9 +185,23 @@ class Turn:
                 fact = runs.step_recorded(
                     id, name, occurrence, hashed, result, started_us=started_us
                 )
+                spans = self._retrieval_spans(id, name) if kind == "retrieval" else ()
                 with result_of(f"the step {name!r}"):
-                    event, *_ = await self.run.log.write(fact, *reservation.settling())
+                    event, *_ = await self.run.log.write(fact, *spans, *reservation.settling())
             return event.data["result"]
+
+    def _retrieval_spans(self, id: str, name: str) -> tuple[Draft, ...]:
+        span = identity(id, "span")
+        begun = runs.span_started(span, "retrieval", name, parent=self.wake_id)
+        ended = runs.span_completed(span, "retrieval", name, "success", parent=self.wake_id)
+        return begun, ended
+
+    async def retrieve(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the result of fn(*args, **kwargs), which looks something up: a step whose span is
+        of kind `retrieval`, so that the queries of a session can be counted."""
+        return await self._step("retrieval", name, fn, args, kwargs, None, None)
 
     async def stream(
         self,
@@ -330,6 +356,7 @@ class Turn:
                 # A function of the harness's own is not a way round what the tool asks for.
                 said.append(self._offered_permission(call) if chosen is None else chosen.permission)
                 chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
+            asked = tuple(said)
             if chosen is not None:
                 said += [chosen.permission, self.permission(chosen.name)]
             return await ToolUseCall(
@@ -344,6 +371,10 @@ class Turn:
                 timeout=timeout,
                 retries=retries,
                 record_args=record_args,
+                tools=offered,
+                permit=lambda other: strictest_of(
+                    *asked, other.permission, self.permission(other.name)
+                ),
             ).run()
 
     async def say(
@@ -656,7 +687,7 @@ class TextStream:
                 self._turn.driver.check()
                 text = self._text(piece)
                 if text:
-                    self._publish(text, len(texts))
+                    await self._publish(text, len(texts))
                     texts.append(text)
             notes.model, notes.usage = self._more.get("model"), self._more.get("usage")
             notes.cost = self._more.get("cost")
@@ -686,11 +717,10 @@ class TextStream:
                 self._more[name] = piece[name]
         return clean_text(str(piece.get("text") or ""))
 
-    def _publish(self, text: str, index: int) -> None:
+    async def _publish(self, text: str, index: int) -> None:
         """To followers, in this process and in others; `attempt` says which run it is of."""
-        turn = self._turn
-        draft = Draft(type="agent.message", data={"text": text, "index": index}, id=self.id)
-        writer_of(turn.session).publish(turn.log.prepare(draft), turn.attempt)
+        turn, data = self._turn, {"text": text, "index": index}
+        await turn.log.publish("agent.message", data, id=self.id, attempt=turn.attempt)
 
     async def _record(self, whole: str, reservation: Reservation) -> None:
         turn = self._turn

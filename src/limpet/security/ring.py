@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 import apsw
 
 from limpet.errors import InvalidURL
-from limpet.store.open import scheme_of, sqlite_path
+from limpet.store.open import files_path, scheme_of, sqlite_path
 from limpet.store.system import in_thread
 
 T = TypeVar("T")
@@ -94,6 +94,9 @@ def ring_of(url: str, keyring: str | None) -> Ring:
     if scheme == "sqlite":
         path = sqlite_path(keyring or url)
         return FileRing(path if keyring else path.with_name(path.name + SUFFIX))
+    if scheme == "files" and not keyring:  # beside the directory
+        beside = files_path(url)
+        return FileRing(beside.with_name(beside.name + SUFFIX))
     if scheme in ("postgresql", "postgres"):
         return ServerRing(keyring or url)
     raise InvalidURL(keyring or url, "a key ring is kept on sqlite:/// or postgresql://")

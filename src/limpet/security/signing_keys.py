@@ -15,6 +15,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -36,6 +37,7 @@ TOKEN_CHARS_MAX: Final = 4_096
 _LOG: Final = logging.getLogger("limpet.keys")
 _FILE_BYTES_MAX: Final = 65_536
 _LOOK_SECONDS: Final = 1.0  # how often a file of keys is looked at
+_OPENED_MAX: Final = 4_096  # tokens that are remembered once their signature was checked
 _ALGORITHM: Final = "Ed25519"  # RFC 9864
 _REGISTRY: Final = jws.JWSRegistry(algorithms=[_ALGORITHM])
 _FORM: Final = re.compile(r"[\w-]{1,512}\.[\w-]{1,4000}\.[\w-]{86}", re.ASCII)
@@ -94,6 +96,9 @@ class SigningKeys:
         if not _FORM.fullmatch(token):
             raise TokenInvalid("a token has three parts in base64url")
         self._look()
+        digest = sha256(token.encode()).digest()  # of all of it: another signature is another token
+        if (known := self._opened.get(digest)) is not None:
+            return known
         header, body, signature = token.split(".")
         key = self._verifiers.get(header)
         try:  # an unknown header costs as much as a wrong signature
@@ -106,7 +111,11 @@ class SigningKeys:
             verified = None
         if key is None or verified is None:
             raise TokenInvalid("no key that is in use here has signed it")
-        return decoded_payload(verified.payload)
+        payload = decoded_payload(verified.payload)
+        if len(self._opened) >= _OPENED_MAX:
+            self._opened.clear()
+        self._opened[digest] = payload
+        return payload
 
     def _look(self) -> None:
         """Read the keys again if their files have changed, at most once a second."""
@@ -123,6 +132,8 @@ class SigningKeys:
             _LOG.warning("signing keys not read again: error=%s", error)
 
     def _take(self, keys: list[OKPKey]) -> None:
+        # Tokens whose signature was checked with these keys: most come many times.
+        self._opened: dict[bytes, TokenPayload] = {}
         named = {str(key.thumbprint()): key for key in keys}
         self._verifiers = {_header(kid): key for kid, key in named.items()}
         self._signer = list(named.items())[-1]

@@ -8,7 +8,11 @@ principal decides everything else: the Limpet of a caller is `lp.acting_as(princ
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
+import re
+import secrets
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -16,21 +20,26 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.requests import HTTPConnection
 
-from limpet.errors import EntryRefused, LimpetError
+from limpet.errors import AccessDenied, EntryRefused, InvalidInput, LimpetError
 from limpet.security.access import Principal, Resource
 from limpet.security.roles import EVERY_APP
+from limpet.server.ids import session_key_id
 from limpet.server.limits import CALLERS_KEPT_MAX, KEY_CHECK_SECONDS
 from limpet.server.loggers import SERVER
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import Limpet, journal_of
+from limpet.session.tokens import Tokens, is_good
 from limpet.store.logs import error_name
 
 _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _BEARER: Final = "bearer "
+_TOKEN: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)  # a key has no dots
+_OUTSIDE: Final = "store"  # the operation of a route that is about no session
+NONCE_HEADER: Final = "limpet-nonce"  # a text that the client uses once
 HERE: Final = "this server"
 
 
-class Caller(msgspec.Struct, frozen=True, eq=False):
+class Caller(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Somebody who may come in, and what they may use."""
 
     lp: Limpet
@@ -39,7 +48,25 @@ class Caller(msgspec.Struct, frozen=True, eq=False):
     user: str | None = None
     admin: bool = False  # may adopt events that other stores recorded
     principal: Principal | None = None  # None: of a server without keys
+    token: str | None = None  # a session token: for one session alone
+    rotated: str | None = None  # the token that replaces it
     lapsed: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # streams end when set
+
+
+class RouteNote(msgspec.Struct, frozen=True):
+    """What a route does, for those who decide before it is asked."""
+
+    operation: str = "read"  # an action of the guard
+    streams: bool = False  # it is open for long
+
+
+NOTE: Final = "limpet_note"  # of the function that answers a route
+
+
+def note_of(connection: HTTPConnection) -> RouteNote:
+    """What the route of a request does."""
+    note: RouteNote = getattr(connection.scope.get("endpoint"), NOTE, RouteNote())
+    return note
 
 
 CallerOf = Callable[[HTTPConnection], Awaitable[Caller]]
@@ -78,6 +105,53 @@ class DevGate:
         pass
 
 
+class LinkGate:
+    """Lets in whoever has the link of `limpet studio`, from this machine only.
+
+    The token of the link is exchanged for a key once; the key opens until this process ends. Both
+    are compared by their hashes, and are in the memory of this process alone.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._tokens: set[bytes] = set()  # hashes of those that were not used yet
+        self._keys: set[bytes] = set()
+        self._local = DevGate(caller.lp)
+
+    def new_token(self) -> str:
+        """A token for a link, good for one exchange."""
+        token = secrets.token_urlsafe(24)
+        self._tokens.add(_hash(token))
+        return token
+
+    async def exchange(self, token: str, connection: HTTPConnection) -> str:
+        """The key for a token. Raises EntryRefused: it was used already, or is not one of ours."""
+        await self._local(connection)
+        if _hash(token) not in self._tokens:
+            reason = "this link was used already, or is of another start"
+            raise EntryRefused(HERE, reason, "Start limpet studio again for a new one")
+        self._tokens.discard(_hash(token))
+        key = f"ls_{secrets.token_urlsafe(32)}"
+        self._keys.add(_hash(key))
+        return key
+
+    async def __call__(self, connection: HTTPConnection) -> Caller:
+        await self._local(connection)
+        given = connection.headers.get("authorization", "")
+        token = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+        if _hash(token) not in self._keys:
+            reason = "the request has no key of this studio"
+            raise EntryRefused(HERE, reason, "Open the link that limpet studio printed")
+        return self._caller
+
+    async def close(self) -> None:
+        pass
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
 class KeyGate:
     """Lets in whoever has a key. Every failure is in the audit before it is answered.
 
@@ -92,9 +166,7 @@ class KeyGate:
         self._watching: asyncio.Task[None] | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
-        given = connection.headers.get("authorization", "")
-        token = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
-        token = token.strip() or connection.headers.get("x-api-key", "")
+        token = bearer_of(connection)
         address = None if connection.client is None else connection.client.host
         try:
             if not token:
@@ -155,6 +227,101 @@ class KeyGate:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+
+class TokenGate:
+    """Lets in whoever has a session token, for the session that it names; hands all others on.
+
+    `limpet.Tokens` decides, in its order, with the operation of the route. Streams end within two
+    seconds after their token has expired or was revoked.
+    """
+
+    def __init__(self, lp: Limpet, tokens: Tokens, others: Gate) -> None:
+        self._lp, self._tokens, self._others = lp, tokens, others
+        self._callers = weakref.WeakSet[Caller]()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __call__(self, connection: HTTPConnection) -> Caller:
+        token = bearer_of(connection)
+        if not _TOKEN.fullmatch(token):
+            return await self._others(connection)
+        if isinstance(self._others, DevGate):
+            await self._others(connection)
+        note, address = note_of(connection), None
+        if connection.client is not None and connection.client.host:
+            address = connection.client.host
+        named = connection.path_params.get("session_id")
+        operation = _OUTSIDE if named is None else note.operation
+        claims = await self._tokens.check(
+            token,
+            operation=operation,
+            address=address,
+            nonce=connection.headers.get(NONCE_HEADER),
+            session_id=None if named is None else _session_id(str(named)),
+        )
+        principal = claims.principal
+        if named is None:
+            error = AccessDenied("access_denied", operation, str(Resource.of(claims.key)))
+            await journal_of(self._lp).audit.record(
+                principal,
+                operation,
+                Resource.of(claims.key),
+                allowed=False,
+                code=error.denial,
+                address=address,
+            )
+            raise error
+        caller = Caller(
+            self._lp.acting_as(principal),
+            principal.id,
+            claims.key.app,
+            claims.key.user,
+            principal.role == "admin",
+            principal,
+            token,
+            claims.rotated,
+        )
+        if note.streams:
+            self._callers.add(caller)
+            if self._watching is None:
+                self._watching = asyncio.get_running_loop().create_task(self._watch())
+        return caller
+
+    async def _watch(self) -> None:
+        """End the streams of tokens that are not good any more."""
+        while True:
+            await asyncio.sleep(KEY_CHECK_SECONDS)
+            for caller in tuple(self._callers):
+                assert caller.token is not None
+                try:
+                    good = await is_good(self._tokens, caller.token)
+                except LimpetError as error:
+                    SERVER.warning("tokens not checked: error=%s", error_name(error))
+                    break
+                if not good:
+                    self._callers.discard(caller)
+                    caller.lapsed.set()
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._others.close()
+
+
+def _session_id(named: str) -> str:
+    """The id in the session's key; what is none is refused as the id of another session."""
+    try:
+        return session_key_id(named)
+    except InvalidInput:
+        return named
+
+
+def bearer_of(connection: HTTPConnection) -> str:
+    """The key or token of a request; empty if it has none."""
+    given = connection.headers.get("authorization", "")
+    token = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
+    return token.strip() or connection.headers.get("x-api-key", "")
 
 
 def is_loopback(host: str) -> bool:

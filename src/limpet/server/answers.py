@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
 from starlette.responses import Response
 
@@ -13,8 +15,10 @@ def error_response(error: LimpetError, *, status: int | None = None) -> Response
     """An error of ours: `{"error": {"code", "message", "retryable", "fields"}}`."""
     code, message, fields = pack_error(error)
     told = {"code": code, "message": message, "retryable": error.retryable, "fields": fields}
+    wait = getattr(error, "retry_after_seconds", None)
     return Response(
         msgspec.json.encode({"error": told}),
         status_code=error.status if status is None else status,
+        headers=None if wait is None else {"retry-after": str(max(1, ceil(wait)))},
         media_type="application/json",
     )

@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from limpet.errors import InvalidInput, LimpetError
-from limpet.server.access import CallerOf, DevGate, Gate, KeyGate
+from limpet.server.access import CallerOf, DevGate, Gate, KeyGate, LinkGate, TokenGate
 from limpet.server.answers import error_response
-from limpet.server.limits import CORS_SECONDS
+from limpet.server.limits import CORS_SECONDS, RATE_PER_KEY
 from limpet.server.requests import Requests
 from limpet.server.routes import routes
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
+from limpet.session.tokens import Tokens
 
 
 def build(
@@ -31,19 +32,23 @@ def build(
     dev: bool = False,
     caller_of: CallerOf | None = None,
     cors: Sequence[str] = (),
+    tokens: Tokens | None = None,
+    rate: float | None = RATE_PER_KEY,
 ) -> Starlette:
     """Return the ASGI app that serves an open Limpet, which the caller closes afterwards.
 
     With `dev` everybody on this machine enters as an admin, without a key: never for a port that
     others reach. `caller_of` says who enters, in the place of keys. Pages of the
-    origins in `cors` may use it from a browser; others may not.
+    origins in `cors` may use it from a browser; others may not. `tokens` issues and checks session
+    tokens. A key may send `rate` requests a second, None: as many as it likes.
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
-    gate: Gate | None = None
+    gate: Gate | None = caller_of if isinstance(caller_of, LinkGate) else None
     if caller_of is None:
-        caller_of = gate = DevGate(lp) if dev else KeyGate(lp)
-    service = Service(lp, caller_of, gate)
+        gate = DevGate(lp) if dev else KeyGate(lp)
+        caller_of = gate = gate if tokens is None else TokenGate(lp, tokens, gate)
+    service = Service(lp, caller_of, gate, tokens=tokens, rate=rate)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

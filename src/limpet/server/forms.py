@@ -38,7 +38,7 @@ class EventForm(TypedDict):
     invocation_id: str | None
     correlation_id: str | None
     wake_id: str | None
-    processed: bool | None
+    processed: int | None  # the seq of the event that says so
     processed_at: str | None
     link: str
     partial: bool
@@ -46,6 +46,7 @@ class EventForm(TypedDict):
     repeated: bool
     damage: str | None
     removed: bool
+    brief: NotRequired[bool]  # with ?brief=true: texts were cut
 
 
 class HeadForm(TypedDict):
@@ -57,6 +58,7 @@ class HeadForm(TypedDict):
     version: int
     phase: str | None
     status: str
+    ready: str  # leased, due, blocked, dead, held or idle
     link: str
     created_at: str | None
     updated_at: str | None
@@ -235,6 +237,25 @@ class RelationForm(TypedDict):
     actor: str
 
 
+class VisitForm(TypedDict):
+    """A node that ran, and the state after it."""
+
+    node: str
+    seq: int
+    state: dict[str, Any]
+
+
+class GraphRunForm(TypedDict):
+    """The run of a graph in the newest turn that has one; without a graph, `path` is empty."""
+
+    graph: str | None
+    entry: str | None
+    nodes: list[tuple[str, str]]  # name and kind
+    edges: list[tuple[str, str | None, bool]]  # from, to (null: the end), and if it is a choice
+    path: list[VisitForm]
+    current: str | None  # the node that runs next; null: it has ended
+
+
 class NodeForm(TypedDict):
     session: KeyForm
     phase: str | None
@@ -344,3 +365,19 @@ class PrincipalForm(TypedDict):
     role: str
     app: str | None
     user: str | None
+    actions: list[str]  # that the role grants; a policy may refuse some
+
+
+class TokenForm(TypedDict):
+    """A session token, which is not shown again."""
+
+    token: str
+    expires_at: str
+
+
+class NewTokenForm(TypedDict):
+    token: str
+
+
+class RevokedTokenForm(TypedDict):
+    revoked: bool

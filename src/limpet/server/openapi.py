@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from limpet.server.limits import BODY_BYTES_MAX
 
+STREAMED: Final = "text/event-stream"
 VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")
@@ -38,8 +39,11 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
         for each in ("gt", "gte", "lt", "lte")
     },
 }
+_WITHOUT_NAME: Final = frozenset(("limit", "times", "is_ascending"))
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
-_OPEN: Final = frozenset(("/healthz", "/readyz"))  # without a key
+_OPEN: Final = frozenset(  # without a key
+    ("/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
+)
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],
@@ -115,7 +119,8 @@ def query_of(act: Callable[..., Any]) -> dict[str, dict[str, Any]]:
         seen.add(reader)
         source = _source(reader)
         for kind, name in _READS.findall(source):
-            read |= _QUERIES[kind](name)
+            if name or kind in _WITHOUT_NAME:
+                read |= _QUERIES[kind](name)
         for name in _HANDS_ON.findall(source):
             of = _named(reader, name)
             if inspect.isfunction(of) and of.__module__.startswith("limpet.server"):

@@ -24,6 +24,7 @@ from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
 from limpet.store.protocol import Channel, Live, Partial, Store
 
+OFFERS_MAX: Final = 1_000  # sessions that were offered to a client, which has not answered
 QUIET_SECONDS: Final = 0.1  # after a client said that it does not want a session
 _LIVELY_SECONDS: Final = 1.0
 _CODEC: Final = Codec()  # what travels between client and server is not sealed by the store
@@ -159,6 +160,8 @@ class Interest:
                 sent.append(each)
                 continue
             if key not in self._offered:
+                if len(self._offered) >= OFFERS_MAX:  # it does not answer: the oldest is lost
+                    del self._offered[next(iter(self._offered))]
                 self._offered[key] = deque(maxlen=PARTIALS_WAITING_MAX)
                 if key not in self._quiet:
                     self._connection.tell("offer", (key.app, key.user, key.id))

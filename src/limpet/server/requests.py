@@ -7,20 +7,35 @@ notes the principal for the log, and holds each key to its share of the server.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limpet.errors import EntryRefused, InvalidInput, StoreBusy
-from limpet.server.access import Caller, CallerOf
+from limpet.errors import AccessError, BodyTooLarge, EntryRefused, InvalidInput, TooManyRequests
+from limpet.server.access import Caller, CallerOf, note_of
 from limpet.server.answers import error_response
-from limpet.server.limits import QUERY_BYTES_MAX, REQUESTS_PER_KEY_MAX
+from limpet.server.limits import (
+    KEYS_KEPT_MAX,
+    QUERY_BYTES_MAX,
+    RATE_PER_KEY,
+    RATE_SECONDS,
+    REQUESTS_PER_KEY_MAX,
+    STREAMS_PER_KEY_MAX,
+    UPLOAD_BYTES_MIN,
+    UPLOADS_PER_KEY_MAX,
+)
 from limpet.server.loggers import ACCESS
 from limpet.server.meter import Meter
 
 Owner: TypeAlias = tuple[str | None, str]
 _NOTE: Final = "limpet.request"
+ROTATED_HEADER: Final = b"x-new-session-token"
+REQUESTS: Final = "requests and streams at work"
+STREAMS: Final = "streams at work"
+UPLOADS: Final = "uploads at work"
+_RETRY_SECONDS: Final = 1.0  # until something of the same key may have ended
 _PATH_SHOWN: Final = 200
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -28,11 +43,13 @@ _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 class RequestNote:
     """What is known of a request when it ends."""
 
-    __slots__ = ("owner", "principal", "sent_bytes", "status")
+    __slots__ = ("owner", "principal", "rotated", "sent_bytes", "status", "uses")
 
     def __init__(self) -> None:
         self.principal: str | None = None
         self.owner: Owner | None = None  # whose share it takes
+        self.uses: list[str] = []  # of it
+        self.rotated: str | None = None  # the session token that replaces the request's
         self.status = 0  # 0: it was not answered
         self.sent_bytes = 0
 
@@ -54,8 +71,9 @@ class Requests:
             await self._answered(scope, receive, _noting(send, note))
         finally:
             self._meter.at_work -= 1
-            if note.owner is not None:
-                self._share.leave(note.owner)
+            for what in note.uses:
+                assert note.owner is not None
+                self._share.leave(note.owner, what)
             self._end(scope, note, time.monotonic() - began)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,29 +102,70 @@ class Requests:
 
 
 class KeyShare:
-    """How many requests of each principal are at work."""
+    """What each principal uses of the server: requests at work and a second, streams, uploads."""
 
-    def __init__(self, most: int = REQUESTS_PER_KEY_MAX) -> None:
-        self._most = most
-        self._at_work: dict[Owner, int] = {}
+    def __init__(
+        self,
+        most: int = REQUESTS_PER_KEY_MAX,
+        *,
+        streams: int = STREAMS_PER_KEY_MAX,
+        uploads: int = UPLOADS_PER_KEY_MAX,
+        rate: float | None = RATE_PER_KEY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = {REQUESTS: most, STREAMS: streams, UPLOADS: uploads}
+        self._at_work: dict[tuple[Owner, str], int] = {}
+        self._rate, self._clock = rate, clock
+        self._used: dict[Owner, tuple[float, float]] = {}  # requests left, and when; newest last
 
-    def enter(self, owner: Owner) -> None:
-        """Raises StoreBusy if the key has all that it may have."""
-        count = self._at_work.get(owner, 0)
-        if count >= self._most:
-            raise StoreBusy(
-                "the server",
-                f"this key has {count:,} requests and streams at work",
-                "end some of them",
-            )
-        self._at_work[owner] = count + 1
-
-    def leave(self, owner: Owner) -> None:
-        count = self._at_work[owner] - 1
-        if count:
-            self._at_work[owner] = count
+    def count(self, owner: Owner) -> None:
+        """Count a request. Raises TooManyRequests if the key has used its rate."""
+        if self._rate is None:
+            return
+        now, most = self._clock(), self._rate * RATE_SECONDS
+        left, at = self._used.pop(owner, (most, now))
+        left = min(most, left + (now - at) * self._rate)
+        if left >= 1:
+            self._used[owner] = (left - 1, now)
         else:
-            del self._at_work[owner]
+            self._used[owner] = (left, now)
+            wait = (1 - left) / self._rate
+            raise TooManyRequests(f"requests in {RATE_SECONDS:.0f} s", int(most), wait)
+        if len(self._used) > KEYS_KEPT_MAX:
+            del self._used[next(iter(self._used))]
+
+    def enter(self, owner: Owner, what: str = REQUESTS) -> None:
+        """Raises TooManyRequests if the key has all that it may have."""
+        count = self._at_work.get((owner, what), 0)
+        if count >= self._most[what]:
+            raise TooManyRequests(what, count, _RETRY_SECONDS)
+        self._at_work[owner, what] = count + 1
+
+    def leave(self, owner: Owner, what: str = REQUESTS) -> None:
+        count = self._at_work[owner, what] - 1
+        if count:
+            self._at_work[owner, what] = count
+        else:
+            del self._at_work[owner, what]
+
+
+async def read_body(request: Request, share: KeyShare, *, most: int) -> bytes:
+    """The body of a request. Raises BodyTooLarge, and TooManyRequests if the key sends too many
+    large ones at once; nothing of it was stored then."""
+    note: RequestNote | None = request.scope.get(_NOTE)
+    body, counted = bytearray(), False
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) >= most:
+                raise BodyTooLarge(most)
+            if not counted and len(body) > UPLOAD_BYTES_MIN and note is not None and note.owner:
+                share.enter(note.owner, UPLOADS)
+                counted = True
+        return bytes(body)
+    finally:
+        if counted and note is not None and note.owner is not None:
+            share.leave(note.owner, UPLOADS)
 
 
 def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
@@ -115,14 +174,18 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
     async def enter(connection: HTTPConnection) -> Caller:
         try:
             caller = await caller_of(connection)
-        except EntryRefused:
+        except (AccessError, EntryRefused):
             meter.refused += 1
             raise
         note: RequestNote | None = connection.scope.get(_NOTE)
         if note is not None and note.owner is None:
             owner = (caller.app, caller.name)  # the same name in another app is somebody else
-            share.enter(owner)
-            note.owner, note.principal = owner, caller.name
+            note.owner, note.principal, note.rotated = owner, caller.name, caller.rotated
+            share.count(owner)
+            streams = connection.scope["type"] == "websocket" or note_of(connection).streams
+            for what in (REQUESTS, STREAMS) if streams else (REQUESTS,):
+                share.enter(owner, what)
+                note.uses.append(what)
         return caller
 
     return enter
@@ -133,6 +196,9 @@ def _noting(send: Send, note: RequestNote) -> Send:
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             note.status = message["status"]
+            if note.rotated is not None:  # also of a failed request: the old token ends soon
+                rotated = (ROTATED_HEADER, note.rotated.encode())
+                message = {**message, "headers": [*message.get("headers", ()), rotated]}
         elif kind == "websocket.accept":
             note.status = 101
         elif kind == "websocket.close" and not note.status:

@@ -32,11 +32,13 @@ from limpet.server.limits import (
     HEADER_BYTES_MAX,
     HEADER_SECONDS,
     KEEP_ALIVE_SECONDS,
+    RATE_PER_KEY,
 )
 from limpet.server.loggers import SERVER
 from limpet.server.managed.stream import ABORT
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
+from limpet.session.tokens import Tokens
 from limpet.store.remote.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, PATH
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -228,6 +230,8 @@ async def serving(
     caller_of: CallerOf | None = None,
     tls: ssl.SSLContext | None = None,
     cors: Sequence[str] = (),
+    tokens: Tokens | None = None,
+    rate: float | None = RATE_PER_KEY,
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
 
@@ -235,7 +239,8 @@ async def serving(
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
-    server = Server(build(lp, dev=dev, caller_of=caller_of, cors=cors), tls=tls)
+    app = build(lp, dev=dev, caller_of=caller_of, cors=cors, tokens=tokens, rate=rate)
+    server = Server(app, tls=tls)
     listening = listen(host, port)
     await server.start(listening)
     shown = f"[{host}]" if ":" in host else host

@@ -41,6 +41,7 @@ from limpet.server.limits import (
 from limpet.server.loggers import SERVER
 from limpet.server.meter import Meter
 from limpet.server.partials import Relay
+from limpet.server.requests import KeyShare, read_body
 from limpet.session.acting import ActingJournal
 from limpet.session.following.follow import Hub
 from limpet.session.journal import Journal
@@ -76,10 +77,10 @@ _PROGRESS_SECONDS: Final = 0.05  # the least time between two reports of one cal
 class StoreDoor:
     """The store protocol of one server process."""
 
-    def __init__(self, lp: Limpet, meter: Meter) -> None:
-        self._lp, self._meter = lp, meter
+    def __init__(self, lp: Limpet, meter: Meter, share: KeyShare) -> None:
+        self._lp, self._meter, self._share = lp, meter, share
         self.server = secrets.token_hex(8)
-        self._clients: dict[tuple[str, str], Client] = {}
+        self._clients: dict[tuple[str | None, ...], Client] = {}
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.pulse = Pulse(lp)
@@ -112,12 +113,7 @@ class StoreDoor:
 
     async def answer(self, request: Request, caller: Caller) -> bytes:
         """Answer one POST: all of its calls."""
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MESSAGE_BYTES_MAX:
-                raise InvalidInput(f"the request is larger than {MESSAGE_BYTES_MAX:,} bytes.")
-        sent = _read(bytes(body))
+        sent = _read(await read_body(request, self._share, most=MESSAGE_BYTES_MAX + 1))
         client = self.client(request, caller)
         client.forget(sent.answered)
         tasks = [self.start(call, caller, client, None) for call in sent.calls if call.id]
@@ -126,9 +122,10 @@ class StoreDoor:
         return encode(Answers(journal_of(caller.lp).now_us(), tuple(answers), news))
 
     def client(self, connection: WebSocket | Request, caller: Caller) -> Client:
-        """What is remembered of a client. Its id is a secret of its own, and goes with its name."""
+        """What is remembered of a client. Its id is a secret, and goes with who it is."""
         id = connection.headers.get(CLIENT_HEADER) or secrets.token_hex(16)
-        of = (caller.name, id[:64])
+        role = None if caller.principal is None else caller.principal.role
+        of = (caller.app, caller.name, role, id[:64])
         now = time.monotonic()
         client = self._clients.pop(of, None) or Client()
         client.seen = now

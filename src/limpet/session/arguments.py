@@ -161,6 +161,21 @@ def check_progress(progress: Progress | None) -> Progress | None:
     return progress
 
 
+def check_move(deadline: float, checkpoints: int, *, force: bool) -> None:
+    """Check how a session is to be moved."""
+    if type(deadline) not in (int, float) or not 0 < deadline <= LEASE_SECONDS_MAX:
+        raise InvalidInput(
+            f"deadline is a number of seconds up to {LEASE_SECONDS_MAX:,}, not "
+            f"{described(deadline)}."
+        )
+    if type(checkpoints) is not int or checkpoints < 0:
+        raise InvalidInput(
+            f"checkpoints is how many of the newest keep their states, not "
+            f"{described(checkpoints)}."
+        )
+    check_flag("force", force)
+
+
 def check_change(change: T) -> T:
     """Check what `update` calls."""
     if not callable(change):

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from limpet.errors import SealUnavailable, SessionError
 from limpet.model import Head, Key
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
@@ -26,6 +27,9 @@ async def delete_session(services: Services, key: Key) -> bool:
     from limpet.session.life.memory import forget_memory
 
     journal = services.journal
+    head = await head_of(journal, key)
+    if head is not None:  # what it left here says where it is
+        check_here(key, head.facts)
     await notify_parent(journal, key)
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)
@@ -39,6 +43,8 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     """Erase the session: see `Limpet.erase`."""
     from limpet.session.life import archive as archiving
     from limpet.session.life.memory import erase_memory
+    from limpet.session.move.mover import erase_moves
+    from limpet.session.runs.promotion import erase_contributions
 
     journal = services.journal
     store, hub = journal.store, journal.hub
@@ -54,6 +60,7 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     await _forget_checkpoints(journal, *gone)
     for each in gone:
         count.documents += await erase_memory(journal, each)
+    count.documents += await erase_contributions(journal, *gone)
     if journal.provenance is not None:
         await journal.provenance.begin_certificate(count)
     erasure = await store.erase(key, forks=forks)
@@ -61,7 +68,9 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
         certificate = await journal.provenance.certify(count, erasure)
         erasure = structs.replace(erasure, certificate=certificate)
     await _forget_checkpoints(journal, *gone)  # of checkpoints that were made meanwhile
+    await erase_contributions(journal, *gone)  # and of what was proposed meanwhile
     for each in gone:  # and of what was archived meanwhile, or was on its way
+        await erase_moves(services, each)
         await archiving.forget_moves(services, each, erased=True)
         await archiving.remove_unnamed(services, each)
     for each in (key, *children):
@@ -73,6 +82,7 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
     """Erase everything of a user of an app: see `Limpet.erase_user`."""
     from limpet.session.history.checkpoints import store_checkpoints
     from limpet.session.life import archive as archiving
+    from limpet.session.runs.promotion import erase_contributions
 
     of = key_of(Key(app, user, "any"))  # refuses what could not be one
     journal = services.journal
@@ -81,8 +91,10 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
     children: list[Key] = []
     waited: list[Key] = []  # for by sessions of other apps, which stay
     count = ErasureCount("user", Key(of.app, of.user, "*"), by)
+    contributed: list[Key] = []
     async for head in each_head(store, Query(app=of.app, user=of.user, deleted=True)):
         count.add(head)
+        contributed.append(head.key)
     async for head in each_head(store, Query(app=of.app, user=of.user)):
         ended.append(head.key)
         count.add(head)
@@ -92,6 +104,8 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
         count.files += await archiving.remove_file(services, head)
     for key in waited:
         await notify_parent(journal, key)
+    contributed = list(dict.fromkeys([*contributed, *ended]))
+    await erase_contributions(journal, *contributed)
     tiers = store_checkpoints(journal).tiers
     await tiers.forget(of.app, of.user)
     if journal.provenance is not None:
@@ -102,6 +116,7 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
         certificate = await journal.provenance.certify(count, erasures.user)
         erasures = structs.replace(erasures, certificate=certificate)
     await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
+    await erase_contributions(journal, *contributed)  # and of what was proposed meanwhile
     await archiving.forget_user(services, of.app, of.user)
     for key in ended:
         hub.touch(key)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -45,12 +45,20 @@ from limpet.store.protocol import ActsAs, Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
-    from limpet.security.audit import Audit
+    from limpet.security.audit import Audit, Reopen
     from limpet.security.guard import Deciders
     from limpet.security.policies import CedarPolicies
 
 T = TypeVar("T")
 _PAUSE_SECONDS_MAX: Final = 0.002
+
+
+class BackgroundFiles(Protocol):
+    """Files for people that follow the log: see `move.mirror`."""
+
+    async def write(self) -> object: ...
+
+    async def close(self) -> None: ...
 
 
 class CommitHooks:
@@ -89,7 +97,9 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
+        self.derived: BackgroundFiles | None = None  # if the store has files for people
         self._audit: Audit | None = None
+        self.reopen: Reopen | None = None  # the store, for the audit; None: it cannot be
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
         self.tracing: Tracing | None = None  # what watches turns while they run
@@ -109,7 +119,7 @@ class Journal:
         if self._audit is None:
             from limpet.security.audit import Audit
 
-            self._audit = Audit(self.store, self.commit, self.new_id)
+            self._audit = Audit(self.store, self.commit, self.new_id, self.reopen)
         return self._audit
 
     def check_open(self) -> None:
@@ -187,6 +197,8 @@ class Journal:
             store, self._store = self._store, None
             if store is not None and here:
                 await self.hooks.close()
+                if self.derived is not None:
+                    await self.derived.close()
                 await self.hub.close()
                 if self.provenance is not None:
                     await self.provenance.close()

@@ -6,7 +6,8 @@ is an object with app, user and id, and bytes are hexadecimal.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import Lineage
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.delegation import Kin
+
+BRIEF_CHARS_MAX: Final = 6_000  # of an event in a list
 
 
 def key_form(key: Key) -> dict[str, str]:
@@ -52,6 +55,36 @@ def event_form(event: Event) -> dict[str, Any]:
         "damage": event.damage,
         "removed": event.removed,
     }
+
+
+def brief_event_form(event: Event) -> dict[str, Any]:
+    """An event for a list: long texts and lists are cut, and `brief` is true if any was."""
+    form, room = event_form(event), [BRIEF_CHARS_MAX]
+    data, ops = _cut(form["data"], room), _cut(form["ops"], room)
+    return {**form, "data": data, "ops": ops, "brief": room[0] < 0}
+
+
+def _cut(value: Any, room: list[int]) -> Any:
+    """The value with as much text as there is room for; below zero: something was left out."""
+    if isinstance(value, str):
+        left, room[0] = max(0, room[0]), room[0] - len(value)
+        return value[:left]
+    room[0] -= 8  # numbers and brackets take room as well
+    if isinstance(value, Mapping):
+        items = []
+        for name, each in value.items():
+            if room[0] < 0:
+                break
+            items.append((_cut(name, room), _cut(each, room)))
+        return dict(items)
+    if isinstance(value, list | tuple):
+        cut = []
+        for each in value:
+            if room[0] < 0:
+                break
+            cut.append(_cut(each, room))
+        return cut
+    return value
 
 
 def head_form(head: Head) -> dict[str, Any]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,12 +45,14 @@ from limpet.errors import (
     SessionErased,
     SessionExists,
     SessionHasForks,
+    SessionMoved,
     SessionNotFound,
     StoreClosed,
     StoreFailed,
 )
 from limpet.model import FrozenDict, Head, Key, Lease, described, to_time, unfit
 from limpet.model.facts.isolation import TASK, Isolation
+from limpet.model.facts.moves import departure, last_epoch
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
@@ -57,6 +67,7 @@ from limpet.session.arguments import (
     check_lease,
     check_lease_seconds,
     check_limit,
+    check_move,
     check_progress,
     check_sessions,
     check_tail,
@@ -78,6 +89,7 @@ from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Function, Transition
 from limpet.session.maintenance import StoreMaintenance
+from limpet.session.move.nodes import HOPS_MAX, Nodes, check_nodes, unnamed
 from limpet.session.policies import StorePolicies
 from limpet.session.provenance import Provenance
 from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
@@ -88,10 +100,11 @@ from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
-from limpet.store.open import TLS, open_store
+from limpet.store.open import TLS, open_store, scheme_of
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
+    DerivesFiles,
     Erasure,
     Erasures,
     FeedEntry,
@@ -109,7 +122,7 @@ if TYPE_CHECKING:
     import typing_extensions
 
     from limpet.model.envelope.record import Envelope
-    from limpet.model.facts.running.requests import RequestKind
+    from limpet.model.facts.running.requests import WaitingKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.security.access import Principal
@@ -119,10 +132,14 @@ if TYPE_CHECKING:
     from limpet.session.life.resumption import Resumption, Retrieve
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
+    from limpet.session.move.arrivals import Arrivals, Home
+    from limpet.session.move.mover import DrainReport, Moved, Prestaged
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.learnings import Learning
+    from limpet.session.runs.promotion import MemoryItem, Proposal, ProposalStatus
+    from limpet.session.runs.spawn import Children
 
 S = TypeVar("S", bound="State")
 A = TypeVar("A")
@@ -130,8 +147,10 @@ if TYPE_CHECKING:  # typing.TypeVar takes a default from Python 3.13 on
     T = typing_extensions.TypeVar("T", bound="State | Mapping[str, Any]", default=Mapping[str, Any])
 else:
     T = TypeVar("T")
+MoveTarget: TypeAlias = "Limpet | Adopter"
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
+_REOPENED: Final = frozenset({"sqlite", "postgresql", "postgres"})  # what a URL can open twice
 _EACH_PAGE: Final = 200  # heads that `each` reads at a time
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
@@ -165,6 +184,9 @@ class Limpet:
         provenance: Provenance | None = None,  # of a store that was opened with its keys
         token: str | None = None,
         tls: TLS | None = None,
+        node: str | None = None,
+        nodes: Mapping[str, str | Limpet] | None = None,
+        follow_moves: bool = False,
     ) -> None:
         if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
             local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
@@ -177,6 +199,9 @@ class Limpet:
             raise InvalidInput("keys make a seal of their own. Pass a seal or keys.")
         if keyring is not None and keys is None:
             raise InvalidInput("a key ring is opened with keys. Pass keys= beside keyring=.")
+        check_flag("follow_moves", follow_moves)
+        self._node, self._nodes = check_nodes(node, nodes)
+        self._follow_moves = follow_moves
         self.url = url
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
@@ -210,6 +235,7 @@ class Limpet:
 
             policies = CedarPolicies(self._policies)  # before the store: they may be refused
         store, self._ready = self._ready, None
+        given = store is not None
         provenance = self._provenance
         if self._keys is not None:
             from limpet.security.binding import open_sealed
@@ -235,8 +261,39 @@ class Limpet:
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
-        self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
+        if policies is not None:
+            policies.now_us = store.now_us
+        if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
+            journal.reopen = self._store_again
+        self._opened = Services(
+            journal,
+            journal,
+            metrics,
+            {},
+            _resume_on_input,
+            self._archive,
+            nodes=Nodes(self.node, self._nodes, self._open_node, receiving),
+        )
+        if isinstance(store, DerivesFiles) and store.derived_directory is not None:
+            from limpet.session.move.mirror import DerivedFiles
+
+            journal.derived = DerivedFiles(self._opened, store)
         return self
+
+    async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
+        """Open the same store once more, for another event loop; and how to close it."""
+        if self._keys is None:
+            store = await open_store(self.url)
+            return store, store.close
+        from limpet.security.binding import open_sealed
+
+        store, seal = await open_sealed(self.url, self._keys, self._keyring)
+
+        async def close() -> None:
+            await store.close()
+            await seal.close()
+
+        return store, close
 
     async def __aexit__(
         self,
@@ -258,19 +315,22 @@ class Limpet:
         recorded; Limpet is closed all the same.
         """
         if self._opened is not None:
+            if self._opened.guard is None and self._opened.nodes is not None:
+                await self._opened.nodes.close()
             await self._opened.journal.close()
         elif self._ready is not None:
             await self._ready.close()
 
-    def acting_as(self, principal: Principal) -> Limpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> Limpet:
         """Return the same verbs for a principal: every read and write is checked.
 
         What it writes has `principal.id` as actor; another is refused. Lists, feeds and claims show
         only what the principal may see. It shares everything with this Limpet, and closing it
         closes nothing. Of an acting one, only a principal that may do no more can be made. Raises
-        AccessDenied.
+        AccessDenied. `address` is where the requests come from, for policies and the audit.
         """
         from limpet.security.access import Principal
+        from limpet.security.tokens import check_address
         from limpet.session.acting import acting_as
 
         if not isinstance(principal, Principal):
@@ -278,7 +338,18 @@ class Limpet:
                 f"acting_as takes a limpet.Principal, not {described(principal)}. Make one: "
                 "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
             )
-        return self._with(acting_as(self._services, principal))
+        return self._with(acting_as(self._services, principal, check_address(address)))
+
+    @property
+    def node(self) -> str:
+        """The name of this store among the nodes that sessions move between."""
+        return self._node or unnamed(str(self.url), id(self))
+
+    def _open_node(self, url: str) -> Limpet:
+        """Another node, entered as this one was."""
+        served = url.startswith(("http://", "https://"))
+        entry = {"token": self._token, "tls": self._tls} if served else {}
+        return Limpet(url, **entry)  # type: ignore[arg-type]  # of a server
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -336,6 +407,10 @@ class Limpet:
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
         """
         of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
+        if collection == "moves":
+            from limpet.session.move.arrivals import MoveDecisions
+
+            of = MoveDecisions
         return of(self._journal, collection, owner=owner, actor=actor)
 
     # --- sessions ------------------------------------------------------------------------------
@@ -468,17 +543,63 @@ class Limpet:
         state is read and not changed (SessionTyped), unless `untyped`: then all that is written
         passes its class by. `actor` is bound to it. `at_least` is the token of a commit (c.token)
         that the reading must see. Raises SessionNotFound; SessionArchived, unless `archived`: then
-        it is read from the archive.
+        it is read from the archive; SessionMoved if it is at another node, unless this store was
+        opened with follow_moves=True and knows that node: then it is opened there.
         """
+        key, lp, epoch = key_of(key, user, id), self, 0
+        for hop in range(HOPS_MAX + 1):
+            try:
+                found: Session[T] = await lp._get(
+                    key,
+                    state_type=state_type,
+                    migrations=migrations,
+                    tail=tail,
+                    since=since,
+                    at_least=at_least if lp is self else "",
+                    actor=actor,
+                    untyped=untyped,
+                    archived=archived,
+                )
+                return found
+            except SessionMoved as moved:
+                nodes = self._services.nodes
+                if not self._follow_moves or hop == HOPS_MAX or moved.epoch <= epoch:
+                    raise
+                there = None if nodes is None else await nodes.limpet(moved.to)
+                if there is None:
+                    raise
+                guard = self._services.guard
+                if guard is not None:  # it may do there what it may do here, and no more
+                    there = there.acting_as(guard.principal)
+                lp, epoch = there, moved.epoch
+        raise AssertionError("the last hop returns or raises")
+
+    async def _get(
+        self,
+        key: Key,
+        *,
+        state_type: type[T] | None,
+        migrations: MigrationRegistry | None,
+        tail: int | None,
+        since: datetime | None,
+        at_least: str,
+        actor: str | None,
+        untyped: bool,
+        archived: bool,
+    ) -> Session[T]:
+        """The session, if it is at this node."""
         check_flag("archived", archived)
         services = self._services
         typed = typed_of(state_type, migrations, untyped=untyped)
-        key = key_of(key, user, id)
         session: Session[Any] = Session(services, key, actor=actor, typed=typed, untyped=untyped)
         since_us, token = moment_us("since", since), check_token(at_least)
-        await writer_of(session).load(
-            tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
-        )
+        try:
+            await writer_of(session).load(
+                tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
+            )
+        except SessionDeleted:
+            await _refuse_moved(services, key)
+            raise
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -603,8 +724,8 @@ class Limpet:
     async def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[Session[Mapping[str, Any]] | None, ...]:
-        """Many sessions at once, as get gives each, in the order of the keys; None: not there, or
-        archived.
+        """Many sessions at once, as get gives each, in the order of the keys; None: not there,
+        archived, or at another node.
 
         In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
         of them from several. Typed state is read and not changed; use get for that.
@@ -619,7 +740,8 @@ class Limpet:
         found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
         sessions: list[Session[Mapping[str, Any]] | None] = []
         for key, loaded in zip(wanted, found, strict=True):
-            if loaded is None or is_stub(loaded.head.facts):
+            gone = loaded is None or departure(loaded.head.facts) is not None
+            if loaded is None or gone or is_stub(loaded.head.facts):
                 sessions.append(None)
                 continue
             session: Session[Mapping[str, Any]] = Session(self._services, key, actor=actor)
@@ -687,6 +809,56 @@ class Limpet:
             raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
         return await session_graph(self._journal.store, key_of(root), limit)
 
+    async def spawn(
+        self,
+        parent: AnyKey | Session[Any],
+        *,
+        task: str | Mapping[str, Any],
+        fields: Iterable[str] = (),
+        tools: Iterable[str] = (),
+        budget_fraction: float = 0.25,
+        id: str | None = None,
+        actor: str | None = None,
+    ) -> Session[Any]:
+        """Begin a child of an active session, from outside of its turns; turns use delegate.
+
+        The child has the `task` as its first message, copies of these `fields` of its parent, these
+        of its `tools` and no others, and `budget_fraction` of what is left of its budget. It is of
+        the same app and user, in a task of its own, and kept as long as its parent is. When it
+        ends, its parent learns of it in the same commit, and has back what is left; until then the
+        parent cannot be completed. The same `id` and task return the same child.
+
+        Raises SessionEnded, SessionSuspended, ToolAuthorizationFailed, BudgetReached; SessionExists
+        if the id has another task.
+        """
+        from limpet.session.runs.spawn import spawn
+
+        return await spawn(
+            self._services,
+            parent.key if isinstance(parent, Session) else key_of(parent),
+            task=task,
+            fields=fields,
+            tools=tools,
+            budget_fraction=budget_fraction,
+            id=id,
+            actor=check_actor(actor),
+        )
+
+    async def wait_for_children(
+        self,
+        parent: AnyKey | Session[Any],
+        timeout: float | None = None,  # noqa: ASYNC109  # what is done by then is returned
+    ) -> Children:
+        """Return the outputs of all children of a session when the last one has ended.
+
+        After `timeout` seconds it returns which are done by then and which are pending; with 0 it
+        does not wait. Nothing is lost if the process dies: another one asks again.
+        """
+        from limpet.session.runs.spawn import wait_for_children
+
+        key = parent.key if isinstance(parent, Session) else key_of(parent)
+        return await wait_for_children(self._journal, key, timeout)
+
     async def list(
         self,
         *,
@@ -738,7 +910,8 @@ class Limpet:
             deleted=deleted,
         )
         store, limit = self._journal.store, check_limit(limit)
-        return await store.heads(query, cursor=cursor, limit=limit, states=state)
+        page = await store.heads(query, cursor=cursor, limit=limit, states=state)
+        return page if deleted else _without_departed(page)
 
     async def each(
         self,
@@ -787,22 +960,24 @@ class Limpet:
         app: str | None = None,
         *,
         user: str | None = None,
-        kind: RequestKind | None = None,
+        kind: WaitingKind | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Waiting]:
         """A page of requests that wait for an answer, the oldest first: of all apps, of one, of a
-        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch").
+        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch"), and after
+        them the proposals that wait for a person ("promotion").
 
-        Answer with confirm, answer or resolve of `lp.session(waiting.key)`. The cost grows with
-        what waits, not with the store. A page may be short before the last: go on while there is a
-        cursor.
+        Answer with confirm, answer or resolve of `lp.session(waiting.key)`; about a proposal, with
+        `lp.decide(waiting.request.id, …)`. The cost grows with what waits and with the proposals
+        that were ever made, not with the store. A page may be short before the last: go on while
+        there is a cursor.
         """
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
 
         query = WaitingQuery(app=app, user=user, kind=kind)
-        return await inbox_page(self._journal, query, limit=limit, cursor=cursor)
+        return await inbox_page(self._services, query, limit=limit, cursor=cursor)
 
     async def status(self, app: str | None = None) -> StoreStatus:
         """How many sessions there are, by status and phase, and how many are due, leased, blocked
@@ -1037,7 +1212,11 @@ class Limpet:
         """
         from limpet.session.move.import_export import check_path, import_session
 
-        return await import_session(self._journal, check_path(path))
+        path, guard = check_path(path), self._services.guard
+        if guard is not None:  # before the file of a stranger is looked at
+            of = guard.principal
+            await self._services.approved_app("move", of.app, of.user)
+        return await import_session(self._journal, path)
 
     async def copy(
         self,
@@ -1090,6 +1269,169 @@ class Limpet:
         copied = await transfer.all(app, family)
         return await transfer.check(copied, app, family) if check else copied
 
+    @overload
+    async def move(
+        self,
+        key: AnyKey,
+        to: MoveTarget,
+        *,
+        deadline: float = ...,
+        checkpoints: int = ...,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved: ...
+
+    @overload
+    async def move(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        to: MoveTarget,
+        *,
+        deadline: float = ...,
+        checkpoints: int = ...,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved: ...
+
+    async def move(
+        self,
+        key: Any,
+        *then: Any,
+        to: Any = None,
+        deadline: float = 30.0,
+        checkpoints: int = 3,
+        tools: ToolRegistry | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved:
+        """Move a live session to another store. From then on it is SessionMoved here.
+
+        At every moment one store at most can write the session; a crash of either or of this
+        process leaves a move that the next `move`, or a sweep that knows the node, finishes. A turn
+        under way is waited for until the deadline; with `force` it is ended, and its effects become
+        unknown. Open children or a parent refuse it, as does a key that is taken, or what
+        lp.policies.arrivals says at the target. `tools` are those of the target. The newest
+        `checkpoints` keep their states. What was in the way is in `moved.reason`.
+        """
+        from limpet.session.move.mover import Mover
+
+        named, target = key_and((key, *then), to, "another store, as in lp.move(key, other)")
+        check_move(deadline, checkpoints, force=force)
+        done = check_progress(progress)
+        services = await self._services.approved("move", named)
+        arrivals = await self._arrivals(target, (named,))
+        mover = Mover(
+            services,
+            self.node,
+            arrivals,
+            deadline=deadline,
+            checkpoints=checkpoints,
+            tools=tools,
+            force=force,
+            progress=done,
+        )
+        try:
+            return await mover.move((named,))
+        except SessionArchived:
+            if services.archive is None:
+                raise
+        await self.unarchive(named)
+        return await mover.move((named,))
+
+    async def prestage(
+        self, key: Any, *then: Any, to: Any = None, progress: Progress | None = None
+    ) -> Prestaged:
+        """Send ahead what a later move to the same store would send, while the session runs.
+
+        It stays active here, and at the target it is neither listed nor claimed.
+        """
+        from limpet.session.move.mover import Mover
+
+        named, target = key_and((key, *then), to, "another store, as in lp.prestage(key, other)")
+        done = check_progress(progress)
+        services = await self._services.approved("move", named)
+        arrivals = await self._arrivals(target, (named,))
+        return await Mover(services, self.node, arrivals, progress=done).prestage(named)
+
+    async def drain(
+        self,
+        to: Any,
+        *,
+        app: str | None = None,
+        deadline: float = 30.0,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> DrainReport:
+        """Move every session of an app, or of the store, to another store; parents and children
+        together. Calling it again goes on where it stopped. `progress(done, total)` counts
+        sessions."""
+        from limpet.session.move.mover import drain
+
+        check_move(deadline, 0, force=force)
+        done, app = check_progress(progress), check_sessions(app)
+        services = await self._services.approved_app("move", app)
+        arrivals = await self._arrivals(to, (), app=app)
+        limits = (deadline, force)
+        return await drain(services, self.node, arrivals, app, *limits, progress=done)
+
+    async def home(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> Home | None:
+        """Return the node that owns a session, as far as this store knows, and since which epoch.
+
+        None if the session is not known here, or has never moved and this node has no name.
+        """
+        from limpet.session.move.arrivals import Home, route_of
+        from limpet.session.runs.delegation import head_of
+
+        named = key_of(key, user, id)
+        services = self._services
+        if services.guard is not None:
+            from limpet.security.access import Resource
+
+            await services.guard.check("inspect", Resource.of(named))
+            services = services.system
+        head = await head_of(services.journal, named)
+        if head is None:
+            return await route_of(services, named)
+        away, epoch = departure(head.facts), last_epoch(head.facts)
+        if away is not None:
+            return Home(away["to"], epoch)
+        if not epoch and self._node is None:
+            return None
+        return Home(self.node, epoch)
+
+    async def _arrivals(self, to: Any, keys: Sequence[Key], *, app: str | None = None) -> Arrivals:
+        """The side of another store that receives sessions. Raises AccessDenied."""
+        from limpet.session.move.adopter import Adopter
+        from limpet.session.move.arrivals import Arrivals
+
+        of: Any = getattr(to, "of", to)
+        if not isinstance(of, Limpet) or of._services.system is self._services.system:
+            raise InvalidInput(
+                f"move needs another store to move to, not {described(to)}. Open one and pass it: "
+                "await lp.move(key, other)."
+            )
+        if of.node == self.node:
+            raise InvalidInput(f"both stores are node {self.node!r}. Open them with other names.")
+        services = of._services
+        if services.guard is not None:
+            from limpet.security.access import Resource
+
+            for key in keys:
+                await services.guard.check("move", Resource.of(key))
+            if not keys:
+                services = await services.approved_app("move", app)
+            services = services.system
+        arrivals = Arrivals(services, of.node)
+        lent: Any = to  # by a Limpet that has its own loop
+        return lent.receiving(arrivals) if isinstance(to, Adopter) else arrivals
+
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool:
@@ -1135,7 +1477,7 @@ class Limpet:
         try:
             return await erase_session(services, of, forks, by)
         except SessionHasForks as error:
-            raise SessionHasForks(of, self._services.visible(error.forks)) from None
+            raise SessionHasForks(of, await self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1152,9 +1494,10 @@ class Limpet:
 
         key_of(Key(app, user, "any"))  # refuses what could not be one
         by = self._services.eraser(check_actor(actor))
-        services = await self._services.approved_app("erase", app, user)
+        services = await self._services.approved_user_end(app, user)
         done, visible = await erase_user(services, app, user, by), self._services.visible
-        return replace(done, forks=visible(done.forks), children=visible(done.children))
+        forks, children = await visible(done.forks), await visible(done.children)
+        return replace(done, forks=forks, children=children)
 
     # --- the audit ---------------------------------------------------------------------------
 
@@ -1231,9 +1574,76 @@ class Limpet:
         of = None if session is None else key_of(session)
         return await promote(self._services, agent, learning, session=of, actor=check_actor(actor))
 
+    async def propose(
+        self,
+        text: str,
+        *,
+        provenance: AnyKey,
+        confidence: float,
+        to: str,
+        ttl: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Proposal:
+        """Propose something that a session found out to the memory of an agent ("agent:NAME") or
+        an organisation ("org:NAME").
+
+        The gates of that memory judge it (lp.policies.promotion): without others, a person decides,
+        whom `lp.inbox` shows it to. What is accepted leaves the memory after `ttl`, or when the
+        gates say so. The session records proposal and decision.
+        """
+        from limpet.session.runs.promotion import propose
+
+        return await propose(
+            self._services,
+            text,
+            provenance=key_of(provenance),
+            confidence=confidence,
+            to=to,
+            ttl=ttl,
+            actor=check_actor(actor),
+        )
+
+    async def proposals(
+        self, status: ProposalStatus | None = None, *, session: AnyKey | None = None
+    ) -> tuple[Proposal, ...]:
+        """Return what was proposed, the oldest first: open, accepted, refused, expired, withdrawn;
+        of one session or of all."""
+        from limpet.session.runs.promotion import proposals
+
+        of = None if session is None else key_of(session)
+        return await proposals(self._services, status, of)
+
+    async def decide(
+        self, proposal: Proposal | str, *, accept: bool, reason: str, actor: str | None = None
+    ) -> Proposal:
+        """Decide about an open proposal, or its id. The other gates are asked too: what they do not
+        let pass is refused, with their reason. Raises ProposalNotFound, ProposalDecided."""
+        from limpet.session.runs.promotion import decide
+
+        by = check_actor(actor)
+        return await decide(self._services, proposal, accept=accept, reason=reason, actor=by)
+
+    async def recall(self, to: str) -> tuple[MemoryItem, ...]:
+        """Return the items in the memory of an agent or organisation that have not expired."""
+        from limpet.session.runs.promotion import recall
+
+        return await recall(self._journal, to)
+
+    async def withdraw(
+        self, session: AnyKey, *, reason: str = "withdrawn", actor: str | None = None
+    ) -> int:
+        """Remove everything that one session contributed to any memory, also after it was deleted.
+        Returns how many items went. Who may erase the session may do this."""
+        from limpet.session.runs.promotion import withdraw
+
+        key = key_of(session)
+        services = await self._services.approved_end(key)
+        by = self._services.eraser(check_actor(actor))
+        return await withdraw(services, key, reason, by)
+
     async def memory_of(self, agent: str) -> str:
         """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
-        from limpet.session.runs.learnings import memory_text
+        from limpet.session.runs.promotion import memory_text
 
         return await memory_text(self._journal, agent)
 
@@ -1241,7 +1651,7 @@ class Limpet:
 
     def _with(self, services: Services) -> Limpet:
         """This Limpet with other services; its store is not its own to close."""
-        lp = Limpet(self.url)
+        lp = Limpet(self.url, node=self.node, follow_moves=self._follow_moves)
         lp._opened = services
         return lp
 
@@ -1265,6 +1675,13 @@ def journal_of(lp: Limpet) -> Journal:
     Raises StoreClosed.
     """
     return lp._journal
+
+
+def receiving(lp: Limpet, node: str) -> Arrivals:
+    """Return the side of a store that receives sessions, as the node that others call so."""
+    from limpet.session.move.arrivals import Arrivals
+
+    return Arrivals(lp._services.system, node)
 
 
 async def at_work(lp: Limpet, key: Key) -> Limpet:
@@ -1318,6 +1735,26 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened
+
+
+async def _refuse_moved(services: Services, key: Key) -> None:
+    """Raise SessionMoved if what seems deleted is at another node."""
+    from limpet.session.move.arrivals import route_of
+
+    route = await route_of(services.system, key)
+    if route is not None:
+        raise SessionMoved(key, route.node, route.epoch)
+
+
+def _without_departed(page: Page[Head]) -> Page[Head]:
+    """A page without the sessions that are at other nodes, or on their way here."""
+    away = {head.key for head in page.items if "departed" in head.facts}
+    if not away:
+        return page
+    items = tuple([head for head in page.items if head.key not in away])
+    states = {key: state for key, state in page.states.items() if key not in away}
+    damaged = tuple([key for key in page.damaged if key not in away])
+    return Page(items, page.cursor, states, damaged)
 
 
 def _with_task(labels: FrozenDict, task: str | None) -> FrozenDict:

@@ -26,6 +26,7 @@ from limpet.store.pages import each_head
 from limpet.store.protocol import (
     Backups,
     Check,
+    DerivesFiles,
     Diagnosis,
     Examined,
     Progress,
@@ -77,6 +78,7 @@ class StoreMaintenance:
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
+        from limpet.session.move.mover import move_checks
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
@@ -86,7 +88,8 @@ class StoreMaintenance:
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)
-        return Diagnosis((*read_checks(report), *kept, *keys, *lives), report)
+        moves = await move_checks(self._services)
+        return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is complete or absent."""
@@ -113,7 +116,8 @@ class StoreMaintenance:
         Cold events are read, verified and exported like all others, and a repeat of their ids is
         recognised. Pending inputs stay, and the newest event; the feed no longer has what was
         moved. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
-        sessions.
+        sessions. Of a files:// store the whole log is compacted too, and the files for people that
+        it keeps in `sessions/` are written.
         """
         from limpet.session.history.retention import compact
 
@@ -122,7 +126,13 @@ class StoreMaintenance:
             services = await self._services.approved_app("policy", None)
         else:
             services = await self._services.permitted("write", one)
-        return await compact(services.journal, one, done)
+        report = await compact(services.journal, one, done)
+        store, derived = services.journal.store, services.journal.derived
+        if one is None and isinstance(store, DerivesFiles):
+            await store.compact_log()
+            if derived is not None:
+                await derived.write()
+        return report
 
     async def migrate(
         self,

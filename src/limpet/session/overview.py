@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidQuery
+from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model import Key, described, to_time
 from limpet.model.facts.phases import PHASES, TERMINAL, Phase
 from limpet.model.facts.running.requests import Request, open_requests, requests_in
@@ -25,8 +25,11 @@ from limpet.store.protocol import Loaded, Page
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
+    from limpet.session.services import Services
 
 STATUS_SESSIONS_MAX: Final = 1_000_000  # that `lp.status` counts
+PROMOTION: Final = "promotion"
+_PROPOSALS: Final = "proposals~"  # no cursor of a store begins so
 _STATUSES: Final[tuple[Status, ...]] = ("idle", "running", "rescheduling", "terminated")
 _READY: Final = ("due", "leased", "blocked", "dead", "held")
 
@@ -60,23 +63,69 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def inbox_page(
-    journal: Journal, query: WaitingQuery, *, limit: int, cursor: str | None
+    services: Services, query: WaitingQuery, *, limit: int, cursor: str | None
 ) -> Page[Waiting]:
-    """One page of open requests, the oldest first. Raises InvalidQuery, InvalidCursor."""
+    """One page of open requests, the oldest first; after the last of them proposals that wait for a
+    person. Raises InvalidQuery, InvalidCursor."""
+    journal = services.journal
     store = _overview(journal)
-    if query.kind is not None and query.kind not in KINDS:
-        raise InvalidQuery(f"kind is one of {', '.join(KINDS)}, not {described(query.kind)}")
+    if query.kind not in (None, *KINDS, PROMOTION):
+        kinds = ", ".join((*KINDS, PROMOTION))
+        raise InvalidQuery(f"kind is one of {kinds}, not {described(query.kind)}")
     if query.user is not None and query.app is None:
         raise InvalidQuery("a user belongs to an app: name the app too")
     for text in (check_app(check_sessions(query.app)), query.user):
         check_app(text)
+    check_limit(limit)
+    of_proposals = isinstance(cursor, str) and cursor.startswith(_PROPOSALS)
+    if cursor is not None and query.kind == PROMOTION and not of_proposals:
+        raise InvalidCursor
+    if query.kind == PROMOTION or of_proposals:
+        return await _proposals_page(services, query, (), limit=limit, cursor=cursor)
     after = None if cursor is None else cursors.read_waiting(cursor, query)
     found, more = await store.waiting(query, limit=check_limit(limit), after=after)
     keys = list(dict.fromkeys([asked.key for asked in found]))
     loaded = dict(zip(keys, await journal.store.load_many(keys, tail=0), strict=True))
     shown = [_waiting(asked, loaded[asked.key]) for asked in found]
     page = tuple([waiting for waiting in shown if waiting is not None])
+    if more is None and query.kind is None:
+        return await _proposals_page(services, query, page, limit=limit, cursor=None)
     return Page(page, None if more is None else cursors.write_waiting(query, more))
+
+
+async def _proposals_page(
+    services: Services,
+    query: WaitingQuery,
+    before: tuple[Waiting, ...],
+    *,
+    limit: int,
+    cursor: str | None,
+) -> Page[Waiting]:
+    """What is left of a page, with proposals that a person has to decide about."""
+    from limpet.session.runs.promotion import waiting_proposals
+
+    last = "" if cursor is None else cursor.removeprefix(_PROPOSALS)
+    waiting = [
+        Waiting(
+            each.provenance,
+            Request(
+                each.id,
+                PROMOTION,
+                each.to,
+                {"text": each.text, "confidence": each.confidence, "actor": each.actor},
+            ),
+            each.at,
+        )
+        for each in await waiting_proposals(services)
+        if query.app in (None, each.provenance.app) and query.user in (None, each.provenance.user)
+    ]
+    waiting.sort(key=lambda each: each.request.id)  # ids are in the order of their time
+    waiting = [each for each in waiting if each.request.id > last]
+    room = limit - len(before)
+    shown = (*before, *waiting[:room])
+    if len(waiting) <= room:
+        return Page(shown, None)
+    return Page(shown, _PROPOSALS + (shown[-1].request.id if waiting[:room] else last))
 
 
 async def status_of(journal: Journal, app: str | None) -> StoreStatus:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.errors import DocumentConflict, InvalidInput
 from limpet.model import DefaultActor
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.session.arguments import check_actor, check_flag, check_sessions
 from limpet.session.documents import Internal
+from limpet.session.journal import Tries
 from limpet.session.life.lifecycle_policy import (
     CLEANUP_SECONDS,
     SUSPENSIONS_PER_DAY,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.runs.promotion import PromotionGates
+    from limpet.session.runs.switches import AppSwitches, ToolSwitch
     from limpet.session.services import Services
 
 
@@ -125,6 +128,29 @@ class StorePolicies:
             await documents.put(app, policy_document(policy))
         store_checkpoints(self._journal).forget(app)
 
+    async def arrivals(
+        self,
+        app: str,
+        *,
+        sessions: int | None = None,
+        bytes: int | None = None,
+        schema: str | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Say what this store accepts from other nodes, for an app: how many `sessions` it may
+        have with those that arrive, how many `bytes` one may bring, and the `schema` version of
+        typed state that is understood here. Without any, everything is accepted.
+
+        It is kept with the store; whoever moves a session here asks it first.
+        """
+        from limpet.session.move.arrivals import CAPACITY, check_arrivals
+
+        if check_sessions(app) is None:
+            raise InvalidInput("a policy is of an app. Pass its name.")
+        value = check_arrivals(sessions, bytes, schema)
+        documents = Internal(self._journal, CAPACITY, actor=check_actor(actor) or _NOBODY)
+        await documents.put(app, value)
+
     async def retention(
         self,
         app: str,
@@ -152,6 +178,67 @@ class StorePolicies:
         await documents.put(app, value)
         store_checkpoints(self._journal).forget(app)
 
+    async def switch_tool(
+        self, app: str, tool: str, switch: ToolSwitch | None, *, actor: str | None = None
+    ) -> None:
+        """Open or close the circuit of a tool, name its fallback, cache its results, or bound its
+        time: see limpet.ToolSwitch. None: as if it had never been switched.
+
+        Kept with the store. This process follows it at once, other workers within a few seconds,
+        from the next tool call on.
+        """
+        from limpet.session.runs import switches
+
+        def changed(before: AppSwitches) -> AppSwitches:
+            tools = {name: of for name, of in before.tools.items() if name != tool}
+            if switch is not None:
+                tools[tool] = switches.checked(switch)
+            return msgspec.structs.replace(before, tools=tools)
+
+        if not isinstance(tool, str) or not tool:
+            raise InvalidInput("a switch is of a tool. Pass its name.")
+        await self._switch(app, changed, actor)
+
+    async def fresh_evidence(self, app: str, seconds: float, *, actor: str | None = None) -> None:
+        """Let evidence that lp.resume has retrieved count as fresh for so long at least. 0: as long
+        as its caller says."""
+
+        def changed(before: AppSwitches) -> AppSwitches:
+            return msgspec.structs.replace(before, fresh_seconds=float(seconds))
+
+        if type(seconds) not in (int, float) or not 0 <= seconds < 2**40:
+            raise InvalidInput("seconds is a number from 0.")
+        await self._switch(app, changed, actor)
+
+    async def switches(self, app: str) -> AppSwitches:
+        """Return the switches of an app's tools as they are stored now."""
+        from limpet.session.runs.switches import switches_of
+
+        return await switches_of(self._journal, str(check_sessions(app)))
+
+    async def _switch(
+        self, app: str, change: Callable[[AppSwitches], AppSwitches], actor: str | None
+    ) -> None:
+        """Read, change and write the switches of an app, again if somebody else was faster."""
+        from limpet.session.history.checkpoints import store_checkpoints
+        from limpet.session.runs.switches import NO_SWITCHES, AppSwitches, switches_documents
+
+        if check_sessions(app) is None:
+            raise InvalidInput("switches are of an app. Pass its name.")
+        documents = switches_documents(self._journal, check_actor(actor) or _NOBODY)
+        async for left in Tries():
+            document = await documents.find(app)
+            read = None if document is None else documents.decoded(document, AppSwitches)
+            new = change(NO_SWITCHES if read is None else read)
+            at = 0 if document is None else document.version
+            try:
+                await documents.put(app, msgspec.to_builtins(new), expect=at)
+                break
+            except DocumentConflict:
+                if not left:
+                    raise
+        store_checkpoints(self._journal).forget(app)
+
     async def gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
         """Say what must hold before a learning of this agent is promoted. None: nothing.
 
@@ -164,16 +251,18 @@ class StorePolicies:
             value = msgspec.to_builtins(learnings.check_gates(gates))
             await documents.put(agent, value, actor=by)
 
+    async def promotion(
+        self, to: str, gates: PromotionGates | None, *, actor: str | None = None
+    ) -> None:
+        """Say what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME"). None: a person decides, and items expire after a year.
+
+        Kept with the store, for every process; functions run in those that declare them.
+        """
+        from limpet.session.runs.promotion import check_memory, set_gates
+
+        await set_gates(self._services, check_memory(to), gates, check_actor(actor) or _NOBODY)
+
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""
-        documents = learnings.gates_kept(self._journal)
-        document = await documents.find(agent)
-        if document is None:
-            return Gates()
-        read = documents.decoded(document, Gates)
-        if read is None:  # what cannot be read lets nothing through
-            raise SessionCorrupt(
-                documents.key(agent),
-                "the gates cannot be read; set them again with lp.policies.gates",
-            )
-        return read
+        return await learnings.gates_of(self._journal, agent)

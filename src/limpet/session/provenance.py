@@ -202,9 +202,11 @@ class Provenance:
         ring = self.seal.ring.path
         if ring is None:
             return (Check("keys", f"ring {self.seal.id} at {self.seal.ring.where}"),)
-        from limpet.store.open import scheme_of, sqlite_path
+        from limpet.store.open import files_path, scheme_of, sqlite_path
 
-        beside = scheme_of(data) == "sqlite" and sqlite_path(data).absolute().parent == ring.parent
+        paths = {"sqlite": sqlite_path, "files": files_path}
+        path_of = paths.get(scheme_of(data))
+        beside = path_of is not None and path_of(data).absolute().parent == ring.parent
         if not beside:
             return (Check("keys", f"ring {self.seal.id} at {ring}"),)
         text = f"the key ring {ring.name} is in the directory of the data"

@@ -22,6 +22,7 @@ from limpet.model.facts.relations import (
     related,
 )
 from limpet.model.facts.running.children import CHILD_CREATED, parent_in
+from limpet.model.facts.running.spawned import CHILD_SPAWNED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import head_now
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 EdgeKind: TypeAlias = Literal["child", "fork", "merge", "share", "successor", "peer", "reference"]
 GRAPH_NODES_MAX: Final = 10_000
-_READ: Final = (CHILD_CREATED, MERGED, RELATED, SHARED, SHARE_RECEIVED)
+_READ: Final = (CHILD_CREATED, CHILD_SPAWNED, MERGED, RELATED, SHARED, SHARE_RECEIVED)
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -239,7 +240,7 @@ async def _edges_of(store: Store, head: Head) -> list[SessionEdge]:
 
 
 def _edge_in(key: Key, type: str, data: Any) -> SessionEdge:
-    if type == CHILD_CREATED:
+    if type in (CHILD_CREATED, CHILD_SPAWNED):
         return SessionEdge(key, Key(data["app"], data["user"], data["child"]), "child")
     if type == MERGED:
         return SessionEdge(key, key_in(data["other"]), "merge")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from limpet.security.guard import Deciders, Guard
     from limpet.security.guarded_store import GuardedStore
     from limpet.session.life.archive_storage import Archive
+    from limpet.session.move.nodes import Nodes
 
 
 class Services(msgspec.Struct, frozen=True, eq=False):
@@ -35,6 +36,9 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     archive: Archive | None = None
     guard: Guard | None = None  # of the principal who acts; None: everything is allowed
     whole: Services | None = None  # of the store itself, if there is a guard
+    nodes: Nodes | None = None  # this node and others; None: of what is read from a file
+    # By memory, as `lp.policies.promotion` declared them here.
+    promotion_gates: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def system(self) -> Services:
@@ -93,9 +97,15 @@ class Services(msgspec.Struct, frozen=True, eq=False):
                 await self._guarded.check_forks(key)
         return self.system
 
-    def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
+    async def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
         """Those of the sessions that may be named to who asks."""
-        return tuple(keys) if self.guard is None else self._guarded.listed(keys)
+        return tuple(keys) if self.guard is None else await self._guarded.listed(keys)
+
+    async def approved_user_end(self, app: str, user: str) -> Services:
+        """The same for erasing a user, with each of the sessions."""
+        if self.guard is not None:
+            await self._guarded.check_user_end(app, user)
+        return self.system
 
     async def approved_app(
         self, action: Action, app: str | None, user: str | None = None

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from limpet.errors import (
     AccessDenied,
+    CrossSessionAccessDenied,
     InvalidEvent,
     InvalidInput,
     RequestAnswered,
@@ -439,7 +440,7 @@ class Session(Handle, Generic[S]):
             try:
                 return writer.publish(prepared, check_attempt(attempt))
             except AccessDenied:
-                await writer.journal.audit.settle()  # durable before it is answered
+                await writer.journal.audit.settle(strict=True)  # durable before it is answered
                 raise
         if attempt != 1:
             check_attempt(attempt, partial=False)
@@ -752,16 +753,14 @@ class Session(Handle, Generic[S]):
         from limpet.session.sharing import share
 
         by = self._writer.acting(actor)
-        by = await self._writer.services.foreseen("share", self.key, by)
-        return await share(
-            self._writer,
-            writer_of(_other(other)),
-            fields,
-            access=access,
-            sync=sync,
-            ttl=ttl,
-            actor=by,
-        )
+        target = writer_of(_other(other))
+        try:
+            by = await self._writer.services.foreseen("share", self.key, by)
+            return await share(
+                self._writer, target, fields, access=access, sync=sync, ttl=ttl, actor=by
+            )
+        except AccessDenied as denied:  # by the policy of either
+            raise CrossSessionAccessDenied(self.key, target.known.key) from denied
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
         """End a share that this session granted. Raises ShareNotFound."""

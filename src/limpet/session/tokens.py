@@ -167,21 +167,30 @@ class Tokens:
         return Issued(self._keys.sign(payload), partial(self._name_session, payload))
 
     async def check(
-        self, token: str, *, operation: str, address: str | None = None, nonce: str | None = None
+        self,
+        token: str,
+        *,
+        operation: str,
+        address: str | None = None,
+        nonce: str | None = None,
+        session_id: str | None = None,
     ) -> Claims:
         """Let a request in, or raise why not; the audit has every refusal before the caller does.
 
         Raises, in this order, TokenInvalid, TokenExpired, TokenRevoked, TokenSessionInvalid,
         TokenUserMismatch, TokenAddressMismatch, RateLimited, RequestSuspicious, TokenReplayed; then
         AccessDenied if the operation needs another scope. `nonce` is a text that the client uses
-        once. A sensitive operation rotates the token: answer with `claims.rotated`, if it is set.
+        once. `session_id` is that of the request: TokenUserMismatch if the token is for another
+        session. A sensitive operation rotates the token: answer with `claims.rotated`, if it is
+        set.
         """
         check_name("an operation", operation)
         nonce, address = _check_nonce(nonce), check_address(address)
         payload: TokenPayload | None = None
         try:
             payload = self._keys.opened(token)
-            return await self._passed(payload, operation, address, nonce)
+            named = payload.key.id if session_id is None else session_id
+            return await self._passed(payload, named, operation, address, nonce)
         except (TokenError, AccessDenied) as refusal:
             code = refusal.audit_code if isinstance(refusal, TokenError) else refusal.denial
             await self._record(payload, operation, address, allowed=False, code=code)
@@ -229,11 +238,18 @@ class Tokens:
     # --- the steps -------------------------------------------------------------------------------
 
     async def _passed(
-        self, payload: TokenPayload, operation: str, address: str | None, nonce: str | None
+        self,
+        payload: TokenPayload,
+        named: str,
+        operation: str,
+        address: str | None,
+        nonce: str | None,
     ) -> Claims:
         now_us = self._check_time(payload)
         head = await self._live(payload, now_us)
         _check_user(payload, head)
+        if named != payload.key.id:
+            raise TokenUserMismatch(payload.sub)
         if payload.address is not None and payload.address != address:
             raise TokenAddressMismatch
         uid = uid_of(head)
@@ -373,6 +389,17 @@ class Tokens:
         await journal_of(self._lp).audit.record(
             principal, operation, resource, allowed=allowed, code=code, address=address
         )
+
+
+async def is_good(tokens: Tokens, token: str) -> bool:
+    """True if a token that was let in before would still be: for what lasts longer than a request.
+    Counts nothing, and the audit has no record of it."""
+    try:
+        payload = tokens._keys.opened(token)
+        await tokens._live(payload, tokens._check_time(payload))
+    except TokenError:
+        return False
+    return True
 
 
 def uid_of(head: Head) -> str:

@@ -31,6 +31,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -120,8 +121,8 @@ class Writer:
         """Read it, brought forward to the version of its class; if that fails, nothing changes.
 
         Raises SessionDeleted if the key belongs to another session by now, SessionArchived if its
-        log was moved to the archive; with `stub`, an object that knew nothing of the session yet
-        gets to know what stands for it in the store.
+        log was moved to the archive, SessionMoved if it is at another node; with `stub`, an object
+        that knew nothing of the session yet gets to know what stands for it in the store.
         """
         loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         try:
@@ -129,6 +130,7 @@ class Writer:
                 self.typed, tail=tail, since_us=since_us, at_least=at_least
             )
             head = loaded.head
+            check_here(head.key, head.facts)
             if is_stub(head.facts) and not stub and self.known.uid in (None, head.uid):
                 raise SessionArchived(head.key)
             self.known.take(loaded)
@@ -156,9 +158,11 @@ class Writer:
         classless: bool | None = None,
         release: Lease | None = None,
         puts: Sequence[Put] = (),
+        beside: Sequence[Commit] = (),
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
-        to release ends with the commit; documents are put by it."""
+        to release ends with the commit; documents are put by it, and other sessions record what
+        is `beside` it."""
         known, lease = self.known, self.lease
         for draft in drafts:
             if draft.temp_ops:
@@ -176,14 +180,16 @@ class Writer:
         answers: Sequence[Committed]
         try:
             if puts:
-                answers, _ = await commit_puts(self.journal, (commit,), puts)
+                answers, _ = await commit_puts(self.journal, (commit, *beside), puts)
                 committed = answers[0]
             else:
-                (committed,) = await self.journal.commit((commit,))
+                committed, *_ = await self.journal.commit((commit, *beside))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        except SessionDeleted:
+        except SessionDeleted as error:
+            if error.key != known.key:
+                raise
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         head = committed.head

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -198,6 +198,12 @@ class MemoryChannel:
         found = tuple([partial for partial in self._inbox if wanted(partial.key)])
         self._inbox.clear()
         return found
+
+    def keep(self, keys: Container[Key]) -> None:
+        """Drop the partials of all sessions but these."""
+        kept = [partial for partial in self._inbox if partial.key in keys]
+        self._inbox.clear()
+        self._inbox.extend(kept)
 
     def forget(self, key: Key) -> None:
         """Drop the partials of a session."""

@@ -17,6 +17,7 @@ SLOW_COMMIT_SECONDS: Final = 1.0  # a batch that took longer is logged as a warn
 
 SQLITE: Final = logging.getLogger("limpet.store.sqlite")
 POSTGRES: Final = logging.getLogger("limpet.store.postgres")
+FILES: Final = logging.getLogger("limpet.store.files")
 REMOTE: Final = logging.getLogger("limpet.store.remote")
 
 

@@ -4,6 +4,8 @@ memory://                      in this process, gone with it
 sqlite:///support.db           a file, relative to the working directory
 sqlite:////var/lib/support.db  a file, absolute
 sqlite:///support.db?sync=normal   faster; a power cut may take the last commits (a crash does not)
+files:///support               a directory of log files, written by one process
+files:///support?mode=ro       the same, read beside the process that writes it
 postgresql://user@host/db      a database on a server
 http://host:8420               a store that `limpet serve` serves; https:// with TLS
 
@@ -14,7 +16,7 @@ processes never use.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -113,6 +115,8 @@ async def backup_store(
     await refuse_missing(url)
     if BACKENDS.get(scheme_of(url)) is None:
         raise _unknown_scheme(url)
+    if scheme_of(url) == "files":
+        return await _back_up_files(url, target, verify, progress, checking)
     from limpet.store.sqlite.file.backup import back_up_file
 
     path = sqlite_path(url)
@@ -135,6 +139,14 @@ def restore_store(
     if backend is None:
         raise not_a_file(url)
     backend.refuse_restore(url)
+    if scheme_of(url) == "files":
+        from limpet.store.files.backup import restore as restore_files
+
+        at = files_path(url)
+        with _of_system(at, "change"):
+            return restore_files(
+                Path(backup), at, replace=replace, damaged=damaged, progress=checking or progress
+            )
     from limpet.store.sqlite.file.backup import restore
 
     path = sqlite_path(url)
@@ -183,6 +195,7 @@ _NOT_TO_POSTGRES: Final = (
 _IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
 _MARKS: Final = frozenset("?#%[]\\")  # with a meaning of their own in some URL
 _FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
+_DIRECTORIES: Final = "Use files:///relative or files:////absolute"
 
 
 class Open(Protocol):
@@ -272,7 +285,15 @@ def _refuse_memory_restore(url: str) -> None:
 # --- SQLite --------------------------------------------------------------------------------------
 
 
-_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}  # the usual one first
+# The usual one first.
+_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}
+_NUMBER: Final = ("",)  # any number; left out: as the store has it
+FILES_OPTIONS: Final = {
+    "mode": ("rw", "ro"),
+    "inline": ("on", "off"),
+    "compact_mb": _NUMBER,
+    "compact_seconds": _NUMBER,
+}
 
 
 async def _open_sqlite(
@@ -331,19 +352,93 @@ def _sync(url: str) -> str:
     return _options(url)["sync"]
 
 
-def _options(url: str) -> dict[str, str]:
-    """The options of a sqlite: URL, those that it leaves out too. Raises InvalidURL."""
-    query = split_url(url).query
+def _options(url: str, known: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, str]:
+    """The options of a URL, those that it leaves out too. Raises InvalidURL."""
+    known, query = known or _OPTIONS, split_url(url).query
     try:
         given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
     except ValueError:
         given = {} if not query else {"?": ""}
     for name, value in given.items():
-        if name not in _OPTIONS:
+        if name not in known:
             raise InvalidURL(url, f"it has the unknown option {name!r}")
-        if value not in _OPTIONS[name]:
-            raise InvalidURL(url, f"{name} is {' or '.join(_OPTIONS[name])}, not {value!r}")
-    return {name: given.get(name, values[0]) for name, values in _OPTIONS.items()}
+        if known[name] == _NUMBER:
+            if not value.isdecimal() or not 0 < int(value) < 10**6:
+                raise InvalidURL(url, f"{name} is a number from 1 to 999999, not {value!r}")
+        elif value not in known[name]:
+            raise InvalidURL(url, f"{name} is {' or '.join(known[name])}, not {value!r}")
+    return {name: given.get(name, values[0]) for name, values in known.items()}
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+async def _open_files(
+    url: str,
+    seal: Seal | None,
+    connections: int | None = None,
+    check: Checked | None = None,
+    *,
+    looking: bool = False,
+) -> Store:
+    from limpet.store.files.store import FilesStore
+
+    path, options = files_path(url), _options(url, FILES_OPTIONS)
+    read_only = looking or options["mode"] == "ro"
+    if read_only:
+        await _refuse_no_directory(url)
+    pace = Pace(enabled=options["inline"] == "on")
+    with _of_system(path, "read" if read_only else "change"):
+        store = await FilesStore.open(path, seal=seal, check=check, pace=pace, read_only=read_only)
+    if options["compact_mb"]:
+        store.state.compact_bytes = int(options["compact_mb"]) * 2**20
+    if options["compact_seconds"]:
+        store.state.compact_seconds = float(options["compact_seconds"])
+    return store
+
+
+async def _look_files(url: str, seal: Seal | None) -> Store:
+    return await _open_files(url, seal, looking=True)
+
+
+async def _refuse_no_directory(url: str) -> None:
+    from limpet.store.files.state import META
+
+    path = files_path(url)
+    if not path.is_dir():
+        raise StoreUnopened(str(path), "there is no such directory; check its path")
+    if not (path / META).is_file():
+        reason = f"the directory holds no files:// store ({META} is missing); check its path"
+        raise StoreUnopened(str(path), reason)
+
+
+async def _back_up_files(
+    url: str,
+    target: Path,
+    verify: bool,  # noqa: FBT001  # as backup_store has it
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Report | None:
+    from limpet.store.files.backup import back_up_directory
+
+    path = files_path(url)
+    with _of_system(path, "read"):
+        return await back_up_directory(
+            path, target, verify=verify, progress=progress, checking=checking
+        )
+
+
+def files_path(url: str) -> Path:
+    """The directory that a files: URL names."""
+    parts = split_url(url)
+    path = unquote(parts.path).rstrip("/")
+    if parts.scheme == "files" and parts.netloc and not parts.fragment:
+        meant = f"{parts.netloc}{path}"
+        advice = f"Write files:///{meant} for the directory {meant}"
+        raise InvalidURL(url, "a / is missing", advice)
+    if parts.scheme != "files" or parts.fragment or len(path) < 2 or "\x00" in path:
+        raise InvalidURL(url, "it names no directory", _DIRECTORIES)
+    return Path(path[1:])
 
 
 # --- PostgreSQL, whose driver is an extra --------------------------------------------------------
@@ -444,10 +539,18 @@ SERVER: Final = Backend(
     refuse_backup=_refuse_served_backup,
     refuse_restore=_refuse_served_restore,
 )
+FILES: Final = Backend(
+    open=_open_files,
+    look=_look_files,
+    refuse_missing=_refuse_no_directory,
+    refuse_backup=scheme_of,
+    refuse_restore=scheme_of,
+)
 SERVED: Final = ("http", "https")
 BACKENDS: Final = {
     "http": SERVER,
     "https": SERVER,
+    "files": FILES,
     "memory": MEMORY,
     "sqlite": SQLITE,
     "postgresql": POSTGRESQL,

@@ -445,6 +445,31 @@ class Compacts(Protocol):
 
 
 @runtime_checkable
+class DerivesFiles(Protocol):
+    """A store that keeps files for people beside its log. It knows where and which are out of
+    date; `limpet.session.move.mirror` writes them."""
+
+    @property
+    def derived_directory(self) -> Path | None:
+        """The directory of these files; None: this store has none, since it is sealed or read."""
+        ...
+
+    async def compact_log(self) -> None:
+        """Compact the whole log now. Durable when it returns; events stay where readers, the feed
+        and cursors find them."""
+        ...
+
+    def take_changed(self) -> tuple[Key, ...]:
+        """The living sessions that were written to since this was last asked. What was deleted or
+        erased has no files any more."""
+        ...
+
+    def listen_compaction(self, heard: Callable[[], None]) -> None:
+        """Call `heard`, on a thread of the store's own, after each compaction."""
+        ...
+
+
+@runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
 
@@ -682,6 +707,7 @@ class Exchange(msgspec.Struct, frozen=True):
     key: Key
     at: Standing | None  # the session that ends under the key; None: no session may have it
     by: Key | None = None  # the key of the session that takes it; None: no session does
+    by_at: Standing | None = None  # where the session that takes it has to stand; None: anywhere
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

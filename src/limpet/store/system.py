@@ -36,6 +36,11 @@ def of_system(error: OSError, where: str, asked: Asked) -> StoreError:
     return StoreFailed(where, reported(error), asked)
 
 
+def is_full_disk(error: OSError) -> bool:
+    """True if no space is left."""
+    return error.errno in _FULL
+
+
 def reported(error: OSError) -> str:
     """Return the message of the operating system, in plain words."""
     said = error.strerror or str(error)

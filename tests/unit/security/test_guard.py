@@ -31,6 +31,7 @@ from limpet.store import blobs, leases, marks, overview, protocol
 from limpet.store.memory import MemoryStore
 
 ROOT = Path(__file__).parents[3] / "src/limpet"
+APP_AGENT = Principal("agent:main", role="agent", app="support")
 ADA = Principal("user:ada", role="owner", app="support", user="ada")
 KEY = Key("support", "ada", "c1")
 
@@ -63,8 +64,10 @@ def test_every_optional_protocol_of_a_store_is_known() -> None:
         and getattr(of, "_is_runtime_protocol", False)
         and of.__module__ == module.__name__
     }
-    # Three of them in one; and who acts on a store elsewhere, which a guard says itself.
-    assert found - {leases.LeaseStore, protocol.ActsAs} <= set(ABILITIES)
+    # Three of them in one; who acts on a store elsewhere, which a guard says itself; and files
+    # beside a store, which are written for nobody in particular.
+    left = {leases.LeaseStore, protocol.ActsAs, protocol.DerivesFiles}
+    assert found - left <= set(ABILITIES)
 
 
 def test_what_is_not_guarded_is_not_there() -> None:
@@ -89,6 +92,7 @@ SYSTEM = {
     "session/history/history.py",
     "session/limpet.py",
     "session/services.py",
+    "session/runs/promotion.py",
     "session/sharing.py",
     "session/writer.py",
 }
@@ -215,7 +219,9 @@ class Counting(RoleRules):
         self.asked = 0
         self.denies = False
 
-    def decide(self, principal: Principal, action: Any, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Any, resource: Resource, address: str | None = None
+    ) -> Decision:
         self.asked += 1
         return Decision(False, "policy_denied", "changed") if self.denies else ALLOWED
 
@@ -303,3 +309,20 @@ def test_a_room_that_is_not_named_belongs_to_the_store() -> None:
     unknown = access_of(Key("$$something", owner_of("support", "ada"), "x"))
     assert (unknown.resource.kind, unknown.read, unknown.write) == ("store", "policy", "policy")
     assert all(name.startswith("$$") for name in ROOMS)
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "viewer"])
+async def test_only_an_agent_of_an_app_writes_as_its_agents(role: Any) -> None:
+    """Others that act for every user write as themselves."""
+    for who, may in ((Principal("x:1", role=role, app="support"), False), (APP_AGENT, True)):
+        guard = Guard(who, Deciders())
+        assert (guard.may_write_as("agent:other"), guard.may_write_as("system:x")) == (may, may)
+        assert guard.may_write_as(who.id)
+        assert not guard.may_write_as("user:ada")
+
+
+async def test_what_records_nothing_adds_no_commits() -> None:
+    """Of a store whose server has its own audit."""
+    from limpet.security.guard import NoAudit
+
+    assert await NoAudit().commits(ADA, ()) == ()

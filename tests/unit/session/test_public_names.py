@@ -40,11 +40,12 @@ PINNED: dict[type[Any], str] = {
         current attach compare environment permissions check_permission resources vaults""",
     Limpet: """
         work maintenance policies create get find get_or_create get_many list session app commit
-        flush delete erase erase_user export import_ copy resume unarchive watch position wake now
-        graph close inbox status documents agents environments resources permissions vaults""",
+        flush delete erase erase_user export import_ copy move prestage home resume unarchive watch
+        position wake now graph spawn wait_for_children propose proposals decide recall withdraw
+        close inbox status documents agents environments resources permissions vaults""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
     StoreMaintenance: "verify doctor backup compact migrate mirror",
-    StorePolicies: "lifecycle checkpointing retention gates",
+    StorePolicies: "lifecycle checkpointing retention gates promotion arrivals",
 }
 # And those beside them. A name is added here on purpose, with the page that explains it.
 MORE: dict[type[Any], str] = {
@@ -52,9 +53,9 @@ MORE: dict[type[Any], str] = {
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
     Session: "receipt prove isolation",
-    Limpet: "acting_as each keys names learnings promote memory_of audit export_audit",
+    Limpet: "node drain acting_as each keys names learnings promote memory_of audit export_audit",
     StoreMaintenance: "on_metric",
-    StorePolicies: "gates_of",
+    StorePolicies: "gates_of switch_tool fresh_evidence switches",
 }
 
 

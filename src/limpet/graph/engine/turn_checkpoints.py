@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -67,9 +67,10 @@ class TurnCheckpoints(InMemoryCheckpointer):
     are recorded with the next event of the turn: its first call, the request, or the reply.
     """
 
-    def __init__(self, turn: Turn, graph: str) -> None:
+    def __init__(self, turn: Turn, graph: str, drawing: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.turn, self.run, self._graph = turn, turn.run, graph
+        self._drawing = drawing  # recorded once, with the first record of the turn
         self._names: Counter[str] = Counter()  # of recorded checkpoints
         self._effects: Counter[tuple[str, str]] = Counter()  # called in this run, by part and name
         self._visits: dict[str, int] = {}  # of completed nodes, by name
@@ -282,6 +283,8 @@ class TurnCheckpoints(InMemoryCheckpointer):
         turn, done = self.run, [each for each in self._changes if each[0] == "done"]
         if self._changes:
             saved["nodes"] = self._changes
+        if self._drawing is not None and not self._names:
+            saved["drawing"] = self._drawing
         spans, self._spans, self._changes = self._spans, [], []
         draft = self._draft(done[-1][3] if done else f"@{self._graph}"[:PART_CHARS_MAX], saved)
         if soon:

@@ -42,6 +42,7 @@ from limpet.model.limits import (
     NAME_CHARS_MAX,
     PRIORITY_MAX,
     REQUESTS_MAX,
+    SPAWNED_MAX,
     TIMERS_MAX,
 )
 
@@ -161,11 +162,17 @@ _REQUEST: Final = shape(
 )
 _CHILD: Final = shape({"uid": str | None, "cascade": bool}, app=str, user=str, seq=Count)
 _DELEGATION: Final = shape(
-    {"uid": Id | None, "ended": bool, "quiet": bool},
+    {
+        "uid": Id | None,
+        "turn": Id,
+        "ended": bool,
+        "quiet": bool,
+        "task_hash": str,
+        "lent": shape(cost=Sum, tokens=Sum),
+    },
     app=Id,
     user=Id,
     id=Id,
-    turn=Id,
     depth=Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)],
 )
 
@@ -183,6 +190,7 @@ _BUDGET: Final = shape(
         "reserved": dict[str, tuple[Sum, Sum]],
         "lent": dict[str, _Loan],
         "gone": tuple[Sum, Sum] | None,
+        "spawned": tuple[Sum, Sum] | None,
     }
 )
 _ENDING: Final = shape(
@@ -213,6 +221,7 @@ _FACTS: Final = shape(
         "run": _RUN | None,
         "requests": table(_REQUEST),
         "children": table(_CHILD, CHILDREN_MAX),
+        "spawned": Annotated[int, msgspec.Meta(ge=0, le=SPAWNED_MAX)] | None,
         "delegation": _DELEGATION | None,
         "parent": shape(None, _KeyCheck, **_ORIGINAL, at=Count) | None,
         "agent": str | None,
@@ -241,6 +250,8 @@ _FACTS: Final = shape(
         "checkpoint": shape(number=Seq, at_us=Time) | None,
         "isolation": dict[str, Any],
         "field_policies": dict[str, dict[str, Any]],
+        "departed": shape({"from": str, "family": list[Any]}, to=str, epoch=Seq, at_us=Time) | None,
+        "moves": shape(epoch=Seq, node=str) | None,
     }
 )
 

@@ -22,6 +22,7 @@ from limpet.model.facts import (
     inputs,
     isolation,
     labels,
+    moves,
     outcomes,
     phases,
     priority,
@@ -32,7 +33,16 @@ from limpet.model.facts import (
     timeouts,
     timers,
 )
-from limpet.model.facts.running import budgets, children, endings, memory, requests, runs, setup
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    endings,
+    memory,
+    requests,
+    runs,
+    setup,
+    spawned,
+)
 from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
@@ -185,6 +195,11 @@ _SHARED: Final = {
     "sync": shares.ShareSync,
     "version": Count,
 }
+NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=moves.NODE_CHARS_MAX)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+_FAMILY: Final = Annotated[
+    list[tuple[KeyPart, KeyPart, KeyPart]], Meta(min_length=2, max_length=moves.FAMILY_MAX)
+]
 _TRANSITION: Final = shape(**{"from": str}, to=phases.Phase, event=str)
 _SHAPES: Final[Mapping[str, type[Struct]]] = {
     creation.CREATED: _CREATED,
@@ -218,13 +233,29 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     ),
     children.CHILD_RELEASED: _CHILD,
     children.DELEGATED: shape(
-        {"uid": Id, "tools": list[str]},
+        {"uid": Id, "tools": list[str], "task_hash": str, "lent": shape(**_AMOUNTS)},
         app=KeyPart,
         user=KeyPart,
         id=KeyPart,
         depth=Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)],
     ),
     CHILD_ENDED: _CHILD,
+    spawned.CHILD_SPAWNED: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        task_hash=str,
+    ),
+    spawned.CHILD_DONE: shape(
+        {"lent": shape(**_AMOUNTS)},
+        child=KeyPart,
+        app=KeyPart,
+        user=KeyPart,
+        uid=Id,
+        account=shape({"limit": _LIMITS}, **_AMOUNTS),
+    ),
     budgets.GRANTED: shape(_AMOUNTS, _BudgetCheck),
     budgets.RESERVED: _RESERVED,
     budgets.SETTLED: _RESERVED,
@@ -254,6 +285,9 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     shares.SHARE_RECEIVED: shape({"expires_us": Time, "hash": str}, **_SHARED, source=_SESSION),
     shares.UNSHARED: shape(share=Id),
     shares.SHARE_USED: shape(share=Id),
+    moves.DEPARTED: shape({"family": _FAMILY, "from": NodeName}, to=NodeName, epoch=Epoch),
+    moves.ARRIVED: shape({"from": NodeName}, node=NodeName, epoch=Epoch),
+    moves.RETURNED: shape(node=NodeName, epoch=Epoch, reason=str),
     **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {
@@ -376,6 +410,9 @@ _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     labels.LABELED: lambda data: _check_labels(data.labels),
     children.CHILD_CREATED: lambda data: Key(data.app, data.user, data.child),
     children.DELEGATED: lambda data: Key(data.app, data.user, data.id),
+    spawned.CHILD_SPAWNED: lambda data: Key(data.app, data.user, data.child),
+    spawned.CHILD_DONE: lambda data: Key(data.app, data.user, data.child),
+    moves.DEPARTED: lambda data: [Key(*names) for names in data.family or ()],
     relations.RELATED: lambda data: Key(data.app, data.user, data.id),
     shares.SHARE_RECEIVED: lambda data: Key(data.source.app, data.source.user, data.source.id),
     timeouts.TIMEOUTS_SET: lambda data: _check_timeouts(data.timeouts),

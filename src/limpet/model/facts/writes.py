@@ -7,6 +7,7 @@ from typing import Final
 
 from limpet.errors import SessionEnded, SessionSuspended
 from limpet.model.facts.labels import LABELED
+from limpet.model.facts.moves import MOVES
 from limpet.model.facts.phases import (
     HOOK_FAILED,
     INIT,
@@ -35,16 +36,20 @@ from limpet.model.facts.running.runs import (
     STATUS_IDLE,
 )
 from limpet.model.facts.running.setup import TOOLS_BOUND
+from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.scores import SCORED
 from limpet.model.facts.shares import UNSHARED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
 from limpet.model.keys import Key
 
 REHYDRATED: Final = "session.rehydrated"
-# In every phase: what is recorded about a transition, what the session is related to, and who
-# looked at what.
-_ALWAYS: Final = frozenset((HOOK_FAILED, RELATED, UNSHARED, *TRANSITIONS))
+# In every phase: what is recorded about a transition, what the session is related to, where it
+# moves, the ends of its spawned children, how it was judged, and who looked at what.
+_ALWAYS: Final = frozenset(
+    (CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNSHARED, *TRANSITIONS, *MOVES)
+)
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
     (

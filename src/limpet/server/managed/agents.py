@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -9,8 +10,11 @@ from msgspec import UNSET, UnsetType
 from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentConflict, DocumentNotFound, InvalidInput
+from limpet.server.forms import PageForm
 from limpet.server.managed import shelf
-from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, from_token, page, to_token
+from limpet.server.managed.forms import AgentForm, DeletedForm, EnvironmentForm
+from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, page, place_in, to_token
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document
 
@@ -96,16 +100,19 @@ def routes(service: Service) -> list[BaseRoute]:
 # --- agents ---------------------------------------------------------------------------------------
 
 
+@describe(response=AgentForm)
 async def create_agent(call: WireCall) -> Answer:
     body = await call.body(AgentCreate)
     value = {**msgspec.to_builtins(body), "version": 1}
-    return agent_form(await shelf.create(call, call.of_app(AGENTS), "agent_", _checked(value)))
+    return agent_form(await shelf.create(call, call.of_app(AGENTS), "agent_", checked_agent(value)))
 
 
+@describe(response=PageForm[AgentForm])
 async def list_agents(call: WireCall) -> Answer:
     return await shelf.listed(call, call.of_app(AGENTS), agent_form)
 
 
+@describe(response=AgentForm)
 async def retrieve_agent(call: WireCall) -> Answer:
     version = call.number("version", 0, most=2**31)
     return agent_form(await find_agent(call, call.path("id"), version or None))
@@ -123,6 +130,7 @@ async def find_agent(call: WireCall, id: str, version: int | None) -> Document:
     return document
 
 
+@describe(response=AgentForm)
 async def update_agent(call: WireCall) -> Answer:
     body, id = await call.body(AgentUpdate), call.path("id")
     given = {name: value for name, value in msgspec.to_builtins(body).items() if name != "version"}
@@ -132,7 +140,7 @@ async def update_agent(call: WireCall) -> Answer:
             raise DocumentConflict(AGENTS, id, body.version or 0, value["version"])
         new = {**value, **_without_nulls(given)}
         new["metadata"] = shelf.patched(value["metadata"], given.get("metadata"))
-        if _checked(new) == value:
+        if checked_agent(new) == value:
             return None
         return {**new, "version": value["version"] + 1}
 
@@ -145,14 +153,16 @@ def _without_nulls(given: Json) -> Json:
     return {name: [] if value is None and name in lists else value for name, value in given.items()}
 
 
+@describe(response=AgentForm)
 async def archive_agent(call: WireCall) -> Answer:
     return agent_form(await shelf.archive(call, call.of_app(AGENTS), call.path("id")))
 
 
+@describe(response=PageForm[AgentForm])
 async def list_versions(call: WireCall) -> Answer:
     """The newest first."""
     id, limit, token = call.path("id"), call.limit(), call.text("page")
-    before = None if token is None else _version_of(from_token(token))
+    before = None if token is None else place_in(token)
     documents = call.of_app(AGENTS)
     await shelf.find(documents, id)
     found = await documents.history(id, limit=limit + 1, before=before)
@@ -161,12 +171,6 @@ async def list_versions(call: WireCall) -> Answer:
     last = found[-1].version if len(found) > limit else 1
     shown = [each for each in items if each["version"] > last or last == 1]
     return page(shown, to_token(str(last + 1)) if last > 1 else None)
-
-
-def _version_of(text: str) -> int:
-    if not text.isdecimal():
-        raise InvalidInput("page is not of this list. Pass next_page unchanged.")
-    return int(text)
 
 
 def agent_form(document: Document) -> Json:
@@ -185,17 +189,29 @@ def _tool_form(tool: Json) -> Json:
     return {**tool, "default_config": config, "configs": configs}
 
 
-def _checked(value: Json) -> Json:
-    """Raises InvalidInput."""
+def checked_agent(value: Json) -> Json:
+    """An agent, also with what a session overrides. Raises InvalidInput."""
+    for name in ("tools", "mcp_servers", "skills"):
+        items = value[name]
+        if not isinstance(items, list) or not all([isinstance(each, Mapping) for each in items]):
+            raise InvalidInput(f"{name} is a list of objects.")
+    if not isinstance(value["system"], str | None):
+        raise InvalidInput("system is a text.")
     model = value["model"]
     if isinstance(model, str):
         value["model"] = model = {"id": model}
-    if not isinstance(model.get("id"), str) or not model["id"]:
+    if not isinstance(model, Mapping) or not isinstance(model.get("id"), str) or not model["id"]:
         raise InvalidInput("model is the id of a model, or an object with its id.")
     if not value["name"] or len(value["name"]) > _NAME_CHARS_MAX:
         raise InvalidInput(f"name is a text of 1 to {_NAME_CHARS_MAX} characters.")
     if len(value["system"] or "") > _SYSTEM_CHARS_MAX:
         raise InvalidInput(f"system has at most {_SYSTEM_CHARS_MAX:,} characters.")
+    for tool in value["tools"]:
+        config, configs = tool.get("default_config"), tool.get("configs")
+        if not isinstance(config, Mapping | None) or not isinstance(configs, list | None):
+            raise InvalidInput("default_config of a tool is an object, and configs a list.")
+        if not all([isinstance(each, Mapping) for each in configs or ()]):
+            raise InvalidInput("each of the configs of a tool is an object.")
     shelf.check_metadata(value["metadata"])
     return value
 
@@ -203,6 +219,7 @@ def _checked(value: Json) -> Json:
 # --- environments ---------------------------------------------------------------------------------
 
 
+@describe(response=EnvironmentForm)
 async def create_environment(call: WireCall) -> Answer:
     body = await call.body(EnvironmentCreate)
     value = msgspec.to_builtins(body)
@@ -211,6 +228,7 @@ async def create_environment(call: WireCall) -> Answer:
     return environment_form(document)
 
 
+@describe(response=PageForm[EnvironmentForm])
 async def list_environments(call: WireCall) -> Answer:
     listed = await shelf.listed(call, call.of_app(ENVIRONMENTS), environment_form)
     if call.text("page") is None:
@@ -225,10 +243,12 @@ async def find_environment(call: WireCall, id: str) -> Json:
     return environment_form(await shelf.find(call.of_app(ENVIRONMENTS), id))
 
 
+@describe(response=EnvironmentForm)
 async def retrieve_environment(call: WireCall) -> Answer:
     return await find_environment(call, call.path("id"))
 
 
+@describe(response=EnvironmentForm)
 async def update_environment(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(EnvironmentUpdate))
     if given.get("name", "") is None:
@@ -242,10 +262,12 @@ async def update_environment(call: WireCall) -> Answer:
     return environment_form(await shelf.change(call.of_app(ENVIRONMENTS), id, changed))
 
 
+@describe(response=DeletedForm)
 async def delete_environment(call: WireCall) -> Answer:
     return await shelf.remove(call.of_app(ENVIRONMENTS), call.path("id"), "environment_deleted")
 
 
+@describe(response=EnvironmentForm)
 async def archive_environment(call: WireCall) -> Answer:
     return environment_form(await shelf.archive(call, call.of_app(ENVIRONMENTS), call.path("id")))
 

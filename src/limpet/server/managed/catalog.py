@@ -6,7 +6,9 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentNotFound
 from limpet.server.managed.agents import AGENTS, agent_form
+from limpet.server.managed.forms import CatalogPageForm, ModelForm, SkillForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 
 
@@ -19,18 +21,22 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
+@describe(response=CatalogPageForm)
 async def list_models(call: WireCall) -> Answer:
     return _page(list((await _models(call)).values()))
 
 
+@describe(response=ModelForm)
 async def retrieve_model(call: WireCall) -> Answer:
     return _named(await _models(call), "models", call.path("id"))
 
 
+@describe(response=CatalogPageForm)
 async def list_skills(call: WireCall) -> Answer:
     return _page(list((await _skills(call)).values()))
 
 
+@describe(response=SkillForm)
 async def retrieve_skill(call: WireCall) -> Answer:
     return _named(await _skills(call), "skills", call.path("id"))
 

@@ -19,7 +19,6 @@ from limpet.errors import (
     IdempotencyKeyReused,
     InvalidEvent,
     InvalidInput,
-    InvalidQuery,
     RequestAnswered,
     RequestNotFound,
     SessionConflict,
@@ -34,17 +33,20 @@ from limpet.model.facts.running.requests import (
     check_answer,
     requests_in,
 )
-from limpet.server.managed import ids
+from limpet.server import ids
+from limpet.server.forms import PageForm
+from limpet.server.managed.forms import SentForm, WireEventForm
 from limpet.server.managed.wire import (
     Answer,
     Json,
     WireCall,
     endpoint,
-    from_token,
     page,
+    place_in,
     rfc3339,
     to_token,
 )
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.journal import retrying
 from limpet.session.session import Session
@@ -76,6 +78,7 @@ def routes(service: Service) -> list[BaseRoute]:
 # --- sending --------------------------------------------------------------------------------------
 
 
+@describe(response=SentForm)
 async def send(call: WireCall) -> Answer:
     """Record events of a client, all or nothing."""
     body = await call.body(SendEvents)
@@ -241,10 +244,11 @@ def _part(block: object) -> Json:
         return {"type": "text", "text": block["text"]}
     source = block.get("source")
     if block.get("type") == "image" and isinstance(source, Mapping):
-        if source.get("type") == "base64":
-            return {"type": "image", "data": source["data"], "media_type": source["media_type"]}
-        if source.get("type") == "url":
-            return {"type": "image", "url": source["url"]}
+        fields = {"base64": ("data", "media_type"), "url": ("url",)}.get(str(source.get("type")))
+        if fields is not None:
+            if not all([isinstance(source.get(each), str) for each in fields]):
+                raise InvalidInput(f"the source of an image has {' and '.join(fields)}.")
+            return {"type": "image", **{each: source[each] for each in fields}}
     if not isinstance(block.get("type"), str):
         raise InvalidInput("a block of content has a type.")
     return {"type": "data", "data": dict(block)}
@@ -495,6 +499,7 @@ _FORMS: Final[Mapping[str, Any]] = {
 # --- listing --------------------------------------------------------------------------------------
 
 
+@describe(response=PageForm[WireEventForm])
 async def listed(call: WireCall) -> Answer:
     """The oldest first, unless order=desc."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0, archived=True)
@@ -505,7 +510,7 @@ async def listed_of(call: WireCall, session: Session[Any]) -> Json:
     """A page of the events of a session, in the order of its log."""
     limit, ascending = call.limit(), call.is_ascending(default=True)
     types, created = call.texts("types"), call.times()
-    place = 0 if (token := call.text("page")) is None else _place(from_token(token))
+    place = place_in(call.text("page"))
     items: list[Json] = []
     while True:
         if ascending:
@@ -526,9 +531,3 @@ async def listed_of(call: WireCall, session: Session[Any]) -> Json:
                 items.append(form)
         if not ascending and place == 1:
             return page(items, None)
-
-
-def _place(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise InvalidQuery("page is not of this list: pass next_page unchanged")
-    return int(text[:18])

@@ -9,8 +9,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentNotFound, InvalidInput
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
+from limpet.server.managed.forms import DeletedForm, FileForm, FilePageForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.blobs import get_blob, put_blob
 from limpet.session.documents import Document
@@ -19,6 +22,7 @@ from limpet.session.limpet import journal_of
 FILES: Final = "wire_files"
 _NAME_CHARS_MAX: Final = 500
 _FIELD: Final = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MEDIA: Final = re.compile(rb"content-type:\s*([^\r\n;]{1,200})", re.IGNORECASE)
 
 
@@ -32,6 +36,7 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
+@describe(request=bytes, response=FileForm, request_media_type="multipart/form-data")
 async def upload(call: WireCall) -> Answer:
     """It is there once its content is: until then nobody is shown it."""
     name, media, data = _file(await call.raw(), call.request.headers.get("content-type", ""))
@@ -44,11 +49,16 @@ async def upload(call: WireCall) -> Answer:
     return _form(await documents.put(id, value, expect=document.version))
 
 
+@describe(response=FilePageForm)
 async def listed(call: WireCall) -> Answer:
     wanted = call.texts("ids")
+    after, before = call.text("after_id"), call.text("before_id")  # of earlier clients
 
     def keep(document: Document) -> bool:
-        return document.value["hash"] is not None and (not wanted or document.name in wanted)
+        name = document.name  # they sort by the time that they were made at
+        if (after is not None and name <= after) or (before is not None and name >= before):
+            return False
+        return document.value["hash"] is not None and (not wanted or name in wanted)
 
     found = await shelf.listed(call, call.of_user(FILES), _form, keep=keep)
     data = found["data"]
@@ -56,14 +66,17 @@ async def listed(call: WireCall) -> Answer:
     return {**found, "has_more": found["next_page"] is not None, **edges}
 
 
+@describe(response=FileForm)
 async def retrieve(call: WireCall) -> Answer:
     return _form(await _find(call))
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     return await shelf.remove(call.of_user(FILES), call.path("id"), "file_deleted")
 
 
+@describe(media_type="application/octet-stream")
 async def content(call: WireCall) -> Answer:
     document = await _find(call)
     key = call.of_user(FILES).key(document.name)
@@ -101,5 +114,7 @@ def _file(body: bytes, content_type: str) -> tuple[str, str, bytes]:
             if not 0 < len(name) <= _NAME_CHARS_MAX:
                 raise InvalidInput(f"the name of a file has 1 to {_NAME_CHARS_MAX} characters.")
             shown = media[1].strip().decode("ascii", "replace") if media else ""
-            return name, shown or "application/octet-stream", data
+            if not _MEDIA_TYPE.fullmatch(shown):
+                shown = "application/octet-stream"
+            return name, shown, data
     raise InvalidInput("the form has no part named file.")

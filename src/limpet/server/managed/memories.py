@@ -20,7 +20,16 @@ from limpet.errors import (
     MemoryPreconditionFailed,
 )
 from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.forms import PageForm
+from limpet.server.managed import shelf
+from limpet.server.managed.forms import (
+    DeletedForm,
+    MemoryForm,
+    MemoryItemForm,
+    MemoryStoreForm,
+    MemoryVersionForm,
+)
 from limpet.server.managed.wire import (
     Answer,
     Json,
@@ -28,9 +37,11 @@ from limpet.server.managed.wire import (
     endpoint,
     from_token,
     page,
+    place_in,
     rfc3339,
     to_token,
 )
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document, Documents
 
@@ -97,20 +108,24 @@ def routes(service: Service) -> list[BaseRoute]:
 # --- stores ---------------------------------------------------------------------------------------
 
 
+@describe(response=MemoryStoreForm)
 async def create_store(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(StoreCreate))
     shelf.check_metadata(value["metadata"])
     return _store(await shelf.create(call, call.of_user(STORES), "memstore_", value))
 
 
+@describe(response=PageForm[MemoryStoreForm])
 async def list_stores(call: WireCall) -> Answer:
     return await shelf.listed(call, call.of_user(STORES), _store)
 
 
+@describe(response=MemoryStoreForm)
 async def retrieve_store(call: WireCall) -> Answer:
     return _store(await shelf.find(call.of_user(STORES), call.path("store_id")))
 
 
+@describe(response=MemoryStoreForm)
 async def update_store(call: WireCall) -> Answer:
     body = msgspec.to_builtins(await call.body(StoreUpdate))
     given = {name: value for name, value in body.items() if value is not None}
@@ -122,6 +137,7 @@ async def update_store(call: WireCall) -> Answer:
     return _store(await shelf.change(call.of_user(STORES), call.path("store_id"), changed))
 
 
+@describe(response=DeletedForm)
 async def delete_store(call: WireCall) -> Answer:
     store = call.path("store_id")
     await shelf.find(call.of_user(STORES), store)
@@ -132,6 +148,7 @@ async def delete_store(call: WireCall) -> Answer:
     return await shelf.remove(call.of_user(STORES), store, "memory_store_deleted")
 
 
+@describe(response=MemoryStoreForm)
 async def archive_store(call: WireCall) -> Answer:
     return _store(await shelf.archive(call, call.of_user(STORES), call.path("store_id")))
 
@@ -151,6 +168,7 @@ async def _open_store(call: WireCall) -> str:
 # --- memories -------------------------------------------------------------------------------------
 
 
+@describe(response=MemoryForm)
 async def create(call: WireCall) -> Answer:
     store, body = await _open_store(call), await call.body(MemoryCreate)
     value = _checked({"path": body.path, "content": body.content or ""})
@@ -180,6 +198,7 @@ def _claim(store: str, path: str) -> str:
     return f"{store}/{sha256(path.encode()).hexdigest()}"
 
 
+@describe(response=PageForm[MemoryItemForm])
 async def listed(call: WireCall) -> Answer:
     """By path; deeper than `depth` below the prefix, only the folders."""
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
@@ -204,10 +223,12 @@ async def listed(call: WireCall) -> Answer:
     return page(shown, to_token(paths[limit - 1]) if more else None)
 
 
+@describe(response=MemoryForm)
 async def retrieve(call: WireCall) -> Answer:
     return _memory(await shelf.find(call.of_user(MEMORIES), _name(call)), full=True)
 
 
+@describe(response=MemoryForm)
 async def update(call: WireCall) -> Answer:
     """On the version whose content the precondition was held against."""
     store, body, name = await _open_store(call), await call.body(MemoryUpdate), _name(call)
@@ -231,6 +252,7 @@ async def update(call: WireCall) -> Answer:
     raise DocumentConflict("memories", name, document.version, None)
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     """Its versions can still be read. Its path is free: nobody has it any more."""
     await _open_store(call)
@@ -289,6 +311,7 @@ def _memory(document: Document, *, full: bool) -> Json:
 # --- versions -------------------------------------------------------------------------------------
 
 
+@describe(response=PageForm[MemoryVersionForm])
 async def list_versions(call: WireCall) -> Answer:
     """Of one memory, deleted or not, or of all that are there; the newest of each first."""
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
@@ -300,12 +323,12 @@ async def list_versions(call: WireCall) -> Answer:
     full, operation = call.text("view") == "full", call.text("operation")
     every = [form for name in names for form in await _versions(memories, name, full=full)]
     kept = [each for each in every if operation in (None, each["operation"])]
-    limit, token = call.limit(), call.text("page")
-    start = int(token) if token is not None and token.isdecimal() else 0
-    more = start + limit < len(kept)
-    return page(kept[start : start + limit], str(start + limit) if more else None)
+    limit, start = call.limit(), place_in(call.text("page"))
+    more = to_token(str(start + limit)) if start + limit < len(kept) else None
+    return page(kept[start : start + limit], more)
 
 
+@describe(response=MemoryVersionForm)
 async def retrieve_version(call: WireCall) -> Answer:
     id = call.path("id")
     memory, _, number = id.removeprefix("memver_").rpartition("v")

@@ -15,8 +15,10 @@ from starlette.routing import BaseRoute
 from limpet.errors import DocumentNotFound, InvalidInput
 from limpet.model import Key
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
-from limpet.server.managed import ids
+from limpet.server import ids
+from limpet.server.forms import PageForm
 from limpet.server.managed.events import listed_of
+from limpet.server.managed.forms import DeletedForm, ResourceForm, ThreadForm, WireEventForm
 from limpet.server.managed.sessions import (
     MANAGED,
     UPDATED,
@@ -27,7 +29,17 @@ from limpet.server.managed.sessions import (
     resource_of,
 )
 from limpet.server.managed.stream import stream_of
-from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, page, rfc3339
+from limpet.server.managed.wire import (
+    Answer,
+    Json,
+    WireCall,
+    endpoint,
+    page,
+    place_in,
+    rfc3339,
+    to_token,
+)
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.session import Session
 
@@ -59,23 +71,27 @@ def routes(service: Service) -> list[BaseRoute]:
 # --- resources ------------------------------------------------------------------------------------
 
 
+@describe(response=ResourceForm)
 async def add(call: WireCall) -> Answer:
     resource = resource_of(call, await call.body(dict[str, Any]))
     await _change(call, lambda now: [*now, resource])
     return resource
 
 
+@describe(response=PageForm[ResourceForm])
 async def listed(call: WireCall) -> Answer:
     session = await load(call)
     return page(form_of(call, session.head, session.values)["resources"], None)
 
 
+@describe(response=ResourceForm)
 async def retrieve(call: WireCall) -> Answer:
     session = await load(call)
     resources = form_of(call, session.head, session.values)["resources"]
     return _named(resources, call.path("id"))
 
 
+@describe(response=ResourceForm)
 async def update(call: WireCall) -> Answer:
     """A token is not kept here, so there is only the time to change."""
     await call.body(ResourceUpdate)
@@ -88,6 +104,7 @@ async def update(call: WireCall) -> Answer:
     return await retrieve(call)
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     id = call.path("id")
     await _change(call, lambda all: [each for each in all if each["id"] != id], id)
@@ -118,6 +135,7 @@ async def _change(call: WireCall, changed: Any, id: str | None = None) -> None:
 # --- threads --------------------------------------------------------------------------------------
 
 
+@describe(response=PageForm[ThreadForm])
 async def list_threads(call: WireCall) -> Answer:
     """The session itself, then its children."""
     session = await load(call)
@@ -126,16 +144,17 @@ async def list_threads(call: WireCall) -> Answer:
         child: Session[Any] | None = await call.lp.find(key, tail=0, archived=True)
         if child is not None:
             threads.append(thread_form(call, session, child))
-    limit, token = call.limit(), call.text("page")
-    start = int(token) if token is not None and token.isdecimal() else 0
+    limit, start = call.limit(), place_in(call.text("page"))
     shown = threads[start : start + limit]
-    return page(shown, str(start + limit) if start + limit < len(threads) else None)
+    return page(shown, to_token(str(start + limit)) if start + limit < len(threads) else None)
 
 
+@describe(response=ThreadForm)
 async def retrieve_thread(call: WireCall) -> Answer:
     return thread_form(call, await load(call), await _thread(call))
 
 
+@describe(response=ThreadForm)
 async def archive_thread(call: WireCall) -> Answer:
     session, thread = await load(call), await _thread(call)
     check_idle(thread)
@@ -148,10 +167,12 @@ async def archive_thread(call: WireCall) -> Answer:
     return thread_form(call, session, await _thread(call))
 
 
+@describe(response=PageForm[WireEventForm])
 async def list_thread_events(call: WireCall) -> Answer:
     return await listed_of(call, await _thread(call))
 
 
+@describe(media_type=STREAMED)
 async def stream_thread(call: WireCall) -> Answer:
     return await stream_of(call, await _thread(call))
 

@@ -18,14 +18,17 @@ from limpet.errors import InvalidInput
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
 from limpet.model.facts.running.budgets import Budget, granted
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.managed import shelf
 from limpet.server.managed.agents import (
     DEFAULT_ENVIRONMENT,
     agent_form,
+    checked_agent,
     find_agent,
     find_environment,
 )
 from limpet.server.managed.events import draft_of
+from limpet.server.managed.forms import DeletedForm, SessionPageForm, WireSessionForm
 from limpet.server.managed.wire import (
     Answer,
     Json,
@@ -36,6 +39,7 @@ from limpet.server.managed.wire import (
     rfc3339,
     to_token,
 )
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.runs.runs import status_at
 from limpet.session.session import Session
@@ -48,7 +52,7 @@ _SNAPSHOT: Final = (
     *("id", "type", "version", "name", "description", "model", "system", "tools"),
     *("mcp_servers", "skills", "multiagent", "execution_identity"),
 )
-_OVERRIDES: Final = ("model", "system", "tools", "mcp_servers", "skills")
+_OVERRIDES: Final = frozenset(("model", "system", "tools", "mcp_servers", "skills"))
 
 
 class SessionCreate(msgspec.Struct):
@@ -75,19 +79,20 @@ class SessionUpdate(msgspec.Struct):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    def at(method: str, path: str, act: Any) -> BaseRoute:
-        return endpoint(service, f"/v1/sessions{path}", method, act)
+    def at(method: str, path: str, act: Any, operation: str | None = None) -> BaseRoute:
+        return endpoint(service, f"/v1/sessions{path}", method, act, operation=operation)
 
     return [
         at("POST", "", create),
         at("GET", "", listed),
         at("GET", "/{session_id}", retrieve),
         at("POST", "/{session_id}", update),
-        at("DELETE", "/{session_id}", delete),
-        at("POST", "/{session_id}/archive", archive),
+        at("DELETE", "/{session_id}", delete, "erase"),
+        at("POST", "/{session_id}/archive", archive, "lifecycle"),
     ]
 
 
+@describe(response=WireSessionForm)
 async def create(call: WireCall) -> Answer:
     """The session and its first events are recorded in one commit."""
     body = await call.body(SessionCreate)
@@ -129,9 +134,9 @@ async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
     if agent["archived_at"] is not None:
         raise InvalidInput(f"the agent {id} is archived. Create a session with another one.")
     if given.get("type") == "agent_with_overrides":
-        agent |= {name: given[name] for name in _OVERRIDES if name in given}
-        if isinstance(agent["model"], str):
-            agent["model"] = {"id": agent["model"]}
+        agent = checked_agent(
+            {**agent, **{name: given[name] for name in _OVERRIDES & given.keys()}}
+        )
     return {name: agent.get(name) for name in _SNAPSHOT}
 
 
@@ -154,7 +159,7 @@ def resources_of(call: WireCall, given: list[dict[str, Any]]) -> list[Json]:
 def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
     """One resource. A token that came with it is not kept. Raises InvalidInput."""
     needs = {"file": "file_id", "github_repository": "url", "memory_store": "memory_store_id"}
-    kind = given.get("type")
+    kind = str(given.get("type"))
     if kind not in needs or not isinstance(given.get(needs[kind]), str):
         known = ", ".join([f"{name} (with {field})" for name, field in needs.items()])
         raise InvalidInput(f"a resource is of the type {known}.")
@@ -168,15 +173,13 @@ def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
     return {"id": ids.new_id("sesrsc_"), **kept, "created_at": now, "updated_at": now}
 
 
+@describe(response=SessionPageForm)
 async def listed(call: WireCall) -> Answer:
     """The newest first, unless order=asc."""
     limit, token = call.limit(), call.text("page")
     cursor = None if token is None else from_token(token)
-    labels = {
-        name: value
-        for name in ("agent_id", "agent_version")
-        if (value := call.text(name)) is not None
-    }
+    named = {"agent_id": call.text("agent_id"), "agent_version": call.text("agent_version")}
+    labels = {name: value for name, value in named.items() if value is not None}
     created, statuses = call.times(), call.texts("statuses")
     archived, store = call.flag("include_archived"), call.text("memory_store_id")
     items: list[Json] = []
@@ -206,10 +209,12 @@ async def listed(call: WireCall) -> Answer:
             return {**page(items, next_page), "prev_page": None}
 
 
+@describe(response=WireSessionForm)
 async def retrieve(call: WireCall) -> Answer:
     return await shown(call, call.key())
 
 
+@describe(response=WireSessionForm)
 async def update(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(SessionUpdate))
     session = await load(call)
@@ -244,6 +249,7 @@ async def _raise_budget(session: Session[Any], wanted: Budget) -> None:
         await session.runs.grant(Budget(cost=more))
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     session = await load(call)
     check_idle(session)
@@ -251,6 +257,7 @@ async def delete(call: WireCall) -> Answer:
     return {"id": call.path("session_id"), "type": "session_deleted"}
 
 
+@describe(response=WireSessionForm)
 async def archive(call: WireCall) -> Answer:
     """It is completed first; again, nothing changes."""
     session = await load(call)

@@ -12,7 +12,7 @@ from typing import Any
 
 from limpet.errors import DocumentConflict, DocumentNotFound, InvalidInput, InvalidKey
 from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.server.managed import ids
+from limpet.server import ids
 from limpet.server.managed.wire import Json, WireCall, from_token, page, rfc3339, to_token
 from limpet.session.documents import Document, Documents
 

@@ -2,15 +2,17 @@
 
 It is subscribed before the headers leave. A logged event carries its seq as `id:`, so a client that
 comes back with `Last-Event-ID`, or `?after=`, goes on where it was, on any server of the store. An
-input that was processed is shown a second time, without an id; so are pieces of a coming message
-(`event_start`, `event_delta`), which may be lost. A reader that takes nothing for five seconds is
+input that was processed is shown a second time, without an id; so are pieces of what a model is
+saying (`event_start`, `event_delta`): of a message, of the calls of tools, and that it thinks. They
+come from workers in any process, and may be lost. A reader that takes nothing for five seconds is
 cut off: it can come back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from bisect import insort
+from collections.abc import AsyncGenerator, Mapping, Set
 from contextlib import aclosing, suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,10 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
 from limpet.model import Event
+from limpet.server import ids
 from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS
-from limpet.server.managed import ids
 from limpet.server.managed.events import form_of
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.session import Session
 
@@ -35,7 +38,10 @@ _HEADERS: Final = [
     (b"x-accel-buffering", b"no"),  # a proxy passes each event on at once
 ]
 T = TypeVar("T")
-_PREVIEWED: Final = "agent.message"
+MESSAGE: Final = "agent.message"
+THINKING: Final = "agent.thinking"
+TOOL_USE: Final = "agent.tool_use"
+_PREVIEWED: Final = frozenset((MESSAGE, THINKING, TOOL_USE))
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -43,6 +49,7 @@ def routes(service: Service) -> list[BaseRoute]:
     return [endpoint(service, path, "GET", stream)]
 
 
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """From now on, or from the event that the client saw last."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0)
@@ -52,8 +59,8 @@ async def stream(call: WireCall) -> Answer:
 async def stream_of(call: WireCall, session: Session[Any]) -> WireStream:
     """The stream of a session that was loaded just now."""
     after = await place_to_go_on(call, session)
-    wants = _PREVIEWED in call.texts("event_deltas")
-    return WireStream(call, session, after, previews=wants)
+    wanted = _PREVIEWED & {*call.texts("event_deltas")}
+    return WireStream(call, session, after, previews=wanted)
 
 
 async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
@@ -71,6 +78,8 @@ async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
 
 class EventStream(Response, Generic[T]):
     """A response that goes on until the client leaves, what is followed ends or the server does."""
+
+    heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
 
     def __init__(self, call: WireCall, items: AsyncGenerator[T, None]) -> None:
         super().__init__()
@@ -136,7 +145,7 @@ class EventStream(Response, Generic[T]):
                     waiting = asyncio.ensure_future(anext(self._items))
                 done, _ = await asyncio.wait((waiting,), timeout=HEARTBEAT_SECONDS)
                 if not done:
-                    yield b'event: ping\ndata: {"type": "ping"}\n\n'
+                    yield self.heartbeat
                     continue
                 item, waiting = waiting.result(), None
                 for frame in await self.shown(item):
@@ -154,11 +163,13 @@ class WireStream(EventStream[Event]):
     """The events of a session in the form of the wire."""
 
     def __init__(
-        self, call: WireCall, session: Session[Any], after: int, *, previews: bool
+        self, call: WireCall, session: Session[Any], after: int, *, previews: Set[str]
     ) -> None:
-        super().__init__(call, session.follow(after=after, partials=previews))
-        self._session = session
-        self._begun: tuple[str, int] | None = None  # the preview under way: event and attempt
+        super().__init__(call, session.follow(after=after, partials=bool(previews)))
+        self._session, self._previews = session, previews
+        self._message: tuple[str, int] | None = None  # whose pieces come: its id and attempt
+        self._begun: set[str] = set()  # the events of it whose previews were begun
+        self._calls: list[int] = []  # the indexes of its calls, in their order
 
     async def shown(self, event: Event) -> list[bytes]:
         """The frames of an event, in the form of the wire."""
@@ -176,19 +187,46 @@ class WireStream(EventStream[Event]):
         return frames
 
     def _preview(self, event: Event) -> list[bytes]:
-        """A piece of a message that is not recorded yet."""
-        text = event.data.get("text")
-        if event.type != _PREVIEWED or not isinstance(text, str):
+        """A piece of a message that is not recorded yet, or of a call that it makes."""
+        if event.type != MESSAGE:
             return []
-        id, frames = ids.to_wire(ids.EVENT, event.id), []
-        if self._begun != (event.id, event.attempt):
-            self._begun = (event.id, event.attempt)
-            started = {"type": "event_start", "event": {"type": _PREVIEWED, "id": id}}
-            frames.append(self.frame(started))
-        piece = {"type": "text", "text": text}
-        delta = {"type": "content_delta", "index": 0, "content": piece}
-        frames.append(self.frame({"type": "event_delta", "event_id": id, "delta": delta}))
+        if self._message != (event.id, event.attempt):  # it is begun again after a failure
+            self._message = (event.id, event.attempt)
+            self._begun, self._calls = set(), []
+        data = event.data
+        text, tool, reasoning = data.get("text"), data.get("tool"), data.get("reasoning")
+        if isinstance(text, str) and MESSAGE in self._previews:
+            piece = {"type": "text", "text": text}
+            delta: Json = {"type": "content_delta", "index": 0, "content": piece}
+            return self._pieces(MESSAGE, event.id, {}, delta)
+        if isinstance(tool, Mapping) and TOOL_USE in self._previews:
+            delta = {"type": "input_delta", "partial_json": tool.get("arguments", "")}
+            return self._pieces(TOOL_USE, self._call_id(event.id, tool), _named_tool(tool), delta)
+        if isinstance(reasoning, str) and THINKING in self._previews:
+            return self._pieces(THINKING, f"{event.id}/thinking", {}, None)
+        return []
+
+    def _call_id(self, message: str, tool: Mapping[str, Any]) -> str:
+        """The id that the use of a tool will have: calls are numbered in the order of indexes."""
+        index = tool.get("index", 0)
+        if index not in self._calls:
+            insort(self._calls, index)
+        return f"{message}-{self._calls.index(index)}/use"
+
+    def _pieces(self, type: str, id: str, more: Json, delta: Json | None) -> list[bytes]:
+        frames, wire_id = [], ids.to_wire(ids.EVENT, id)
+        if id not in self._begun:
+            self._begun.add(id)
+            event = {"type": type, "id": wire_id, **more}
+            frames.append(self.frame({"type": "event_start", "event": event}))
+        if delta is not None:
+            frames.append(self.frame({"type": "event_delta", "event_id": wire_id, "delta": delta}))
         return frames
+
+
+def _named_tool(tool: Mapping[str, Any]) -> Json:
+    name = tool.get("name")
+    return {"name": name} if isinstance(name, str) else {}
 
 
 async def _progress(scope: Scope, send: Send, body: bytes) -> None:

@@ -13,8 +13,11 @@ from msgspec import UNSET, UnsetType
 from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentNotFound, InvalidInput
+from limpet.server.forms import PageForm
 from limpet.server.managed import shelf
+from limpet.server.managed.forms import CredentialForm, DeletedForm, VaultForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document
 
@@ -76,26 +79,31 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
+@describe(response=VaultForm)
 async def create(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(VaultCreate))
     shelf.check_metadata(value["metadata"])
     return _vault(await shelf.create(call, call.of_user(VAULTS), "vlt_", value))
 
 
+@describe(response=PageForm[VaultForm])
 async def listed(call: WireCall) -> Answer:
     return await shelf.listed(call, call.of_user(VAULTS), _vault)
 
 
+@describe(response=VaultForm)
 async def retrieve(call: WireCall) -> Answer:
     return _vault(await shelf.find(call.of_user(VAULTS), call.path("vault_id")))
 
 
+@describe(response=VaultForm)
 async def update(call: WireCall) -> Answer:
     given = _given(msgspec.to_builtins(await call.body(VaultUpdate)))
     changed = _patch(given)
     return _vault(await shelf.change(call.of_user(VAULTS), call.path("vault_id"), changed))
 
 
+@describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     """Its credentials go first, so that none is left without its vault."""
     vault, credentials = call.path("vault_id"), call.of_user(CREDENTIALS)
@@ -105,6 +113,7 @@ async def delete(call: WireCall) -> Answer:
     return await shelf.remove(call.of_user(VAULTS), vault, "vault_deleted")
 
 
+@describe(response=VaultForm)
 async def archive(call: WireCall) -> Answer:
     return _vault(await shelf.archive(call, call.of_user(VAULTS), call.path("vault_id")))
 
@@ -116,6 +125,7 @@ def _vault(document: Document) -> Json:
 # --- credentials ----------------------------------------------------------------------------------
 
 
+@describe(response=CredentialForm)
 async def create_credential(call: WireCall) -> Answer:
     vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
     if vault.value.get("archived_at") is not None:
@@ -128,16 +138,19 @@ async def create_credential(call: WireCall) -> Answer:
     return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
 
 
+@describe(response=PageForm[CredentialForm])
 async def list_credentials(call: WireCall) -> Answer:
     vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
     documents = call.of_user(CREDENTIALS)
     return await shelf.listed(call, documents, _credential, prefix=f"{vault.name}/")
 
 
+@describe(response=CredentialForm)
 async def retrieve_credential(call: WireCall) -> Answer:
     return _credential(await shelf.find(call.of_user(CREDENTIALS), _name(call)))
 
 
+@describe(response=CredentialForm)
 async def update_credential(call: WireCall) -> Answer:
     given = _given(msgspec.to_builtins(await call.body(CredentialUpdate)))
     auth = given.pop("auth", {})
@@ -152,11 +165,13 @@ async def update_credential(call: WireCall) -> Answer:
     return _credential(await shelf.change(call.of_user(CREDENTIALS), _name(call), changed))
 
 
+@describe(response=DeletedForm)
 async def delete_credential(call: WireCall) -> Answer:
     await shelf.remove(call.of_user(CREDENTIALS), _name(call), "vault_credential_deleted")
     return {"id": call.path("id"), "type": "vault_credential_deleted"}
 
 
+@describe(response=CredentialForm)
 async def archive_credential(call: WireCall) -> Answer:
     return _credential(await shelf.archive(call, call.of_user(CREDENTIALS), _name(call)))
 

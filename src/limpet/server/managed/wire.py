@@ -13,6 +13,7 @@ import binascii
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -23,7 +24,6 @@ from starlette.routing import BaseRoute, Route
 from limpet.errors import (
     AccessDenied,
     AccessError,
-    BodyTooLarge,
     DocumentConflict,
     EntryRefused,
     HeartbeatRefused,
@@ -37,16 +37,21 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     StoreBusy,
+    TokenError,
+    TokenReplayed,
+    TooManyRequests,
 )
 from limpet.model import Key
-from limpet.security.access import Principal
-from limpet.server.access import Caller
+from limpet.security.access import Principal, Resource
+from limpet.server import ids
+from limpet.server.access import NOTE, Caller, RouteNote
 from limpet.server.limits import BODY_BYTES_MAX
 from limpet.server.loggers import SERVER
-from limpet.server.managed import ids
+from limpet.server.openapi import STREAMED, described
+from limpet.server.requests import read_body
 from limpet.server.service import Service
 from limpet.session.documents import Documents
-from limpet.session.limpet import Limpet
+from limpet.session.limpet import Limpet, journal_of
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -79,6 +84,26 @@ class WireCall:
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
 
+    async def check_owner(self) -> None:
+        """Whoever has a key of one app or user does not name another. Raises AccessDenied, which
+        the audit has."""
+        of = (self.caller.app, self.caller.user)
+        for bound, header, name in zip(of, (APP_HEADER, USER_HEADER), ("app", "user"), strict=True):
+            named = self.request.headers.get(header) or self.text(name) or bound
+            if bound is None or named == bound:
+                continue
+            place = Resource("app", self.app)  # its own: a log for each name would fill the disk
+            client = self.request.client
+            await journal_of(self.service.lp).audit.record(
+                self.caller.principal or self.caller.name,
+                "read",
+                place,
+                allowed=False,
+                code="access_denied",
+                address=None if client is None else client.host,
+            )
+            raise AccessDenied("access_denied", "read", str(place))
+
     def path(self, name: str) -> str:
         """A part of the path."""
         return str(self.request.path_params[name])
@@ -97,12 +122,7 @@ class WireCall:
 
     async def raw(self) -> bytes:
         """The body. Raises BodyTooLarge."""
-        body = bytearray()
-        async for piece in self.request.stream():
-            body += piece
-            if len(body) >= BODY_BYTES_MAX:
-                raise BodyTooLarge(BODY_BYTES_MAX)
-        return bytes(body)
+        return await read_body(self.request, self.service.share, most=BODY_BYTES_MAX)
 
     async def body(self, form: type[T]) -> T:
         """The body as this form. Raises InvalidInput."""
@@ -128,18 +148,20 @@ class WireCall:
         text = self.text(name)
         if text is None:
             return default
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+        number = whole_number(text)
+        if number is None or not 1 <= number <= most:
             raise InvalidQuery(f"{name} is a number from 1 to {most:,}")
-        return int(text)
+        return number
 
     def place(self, name: str) -> int | None:
         """A seq, from 0; None if it is not named. Raises InvalidQuery."""
         text = self.text(name)
         if text is None:
             return None
-        if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        number = whole_number(text)
+        if number is None:
             raise InvalidQuery(f"{name} is the seq of an event")
-        return int(text)
+        return number
 
     def limit(self) -> int:
         return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
@@ -177,6 +199,21 @@ class WireCall:
         return default if order is None else order == "asc"
 
 
+def whole_number(text: str) -> int | None:
+    """A number that was sent as text; None if it is none, or one that nothing here counts to."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def place_in(token: str | None) -> int:
+    """The place in a list that a token of ours names; 0 without one. Raises InvalidCursor."""
+    if token is None:
+        return 0
+    number = whole_number(from_token(token))
+    if number is None:
+        raise InvalidCursor
+    return number
+
+
 def page(items: Sequence[Json], next_page: str | None) -> Json:
     return {"data": list(items), "next_page": next_page}
 
@@ -204,14 +241,19 @@ def rfc3339(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def endpoint(service: Service, path: str, method: str, act: Endpoint) -> BaseRoute:
-    """A route that answers in the form of the wire."""
+def endpoint(
+    service: Service, path: str, method: str, act: Endpoint, *, operation: str | None = None
+) -> BaseRoute:
+    """A route that answers in the form of the wire. Its `operation` is the action of the guard that
+    it is: that of a session token has to be covered by its scope."""
 
     async def run(request: Request) -> Response:
         request_id = f"req_{secrets.token_hex(12)}"
         try:
             caller = await service.caller_of(request)
-            answer = await act(WireCall(service, request, caller))
+            call = WireCall(service, request, caller)
+            await call.check_owner()
+            answer = await act(call)
         except LimpetError as error:
             return _refused(error, request, request_id)
         except ClientDisconnect:
@@ -226,6 +268,9 @@ def endpoint(service: Service, path: str, method: str, act: Endpoint) -> BaseRou
         return answer
 
     run.__wrapped__ = act  # type: ignore[attr-defined]  # for the OpenAPI document
+    streams = described(act).media_type == STREAMED
+    does = operation or ("read" if method == "GET" else "write")
+    setattr(run, NOTE, RouteNote(does, streams))
     return Route(path, run, methods=[method])
 
 
@@ -249,6 +294,8 @@ def error_form(error: LimpetError, request_id: str) -> Json:
     if isinstance(error, HeartbeatRefused):
         details = {"error_code": "heartbeat_precondition_failed", "code": error.code}
         details["current_state"] = error.current_state
+    if isinstance(error, TokenError):
+        details["audit_code"] = error.audit_code
     said: Json = {"type": _type(error, status), "message": str(error), "details": details}
     return {"type": "error", "error": said, "request_id": request_id}
 
@@ -259,15 +306,15 @@ def _refused(error: LimpetError, request: Request, request_id: str) -> Response:
     if status in (408, 409, 429) or status >= 500:
         again = _is_repeatable(error, request)
         headers["x-should-retry"] = "true" if again else "false"
-        if again and isinstance(error, RateLimited):
-            headers["retry-after"] = "1"
+        if isinstance(error, RateLimited | TooManyRequests):
+            headers["retry-after"] = str(max(1, ceil(error.retry_after_seconds)))
     body = msgspec.json.encode(error_form(error, request_id))
     return Response(body, status, headers, media_type="application/json")
 
 
 def _is_repeatable(error: LimpetError, request: Request) -> bool:
     """True if the request may be sent again: it stored nothing, or a repeat finds what it did."""
-    if isinstance(error, StoreBusy | RateLimited):
+    if isinstance(error, StoreBusy | RateLimited | TooManyRequests):
         return True
     if not error.retryable:
         return False
@@ -280,7 +327,7 @@ def _status(error: LimpetError) -> int:
         return 404 if error.action in ("read", "inspect") else 403
     if isinstance(error, _GONE):
         return 404
-    if isinstance(error, MemoryPreconditionFailed | DocumentConflict):
+    if isinstance(error, MemoryPreconditionFailed | DocumentConflict | TokenReplayed):
         return 409
     if error.status == 500:
         return 500

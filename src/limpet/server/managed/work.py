@@ -24,9 +24,13 @@ from limpet.errors import (
     SessionLocked,
 )
 from limpet.model import Head, Key, Lease, runnable_us, to_time
-from limpet.server.managed import ids, shelf
+from limpet.server import ids
+from limpet.server.forms import PageForm
+from limpet.server.managed import shelf
 from limpet.server.managed.agents import find_environment
+from limpet.server.managed.forms import HeartbeatForm, WorkForm, WorkStatsForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
+from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document, Documents
 from limpet.session.runs.runs import status_at
@@ -69,6 +73,7 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
+@describe(response=WorkForm | None)
 async def poll(call: WireCall) -> Answer:
     """A piece of work, or null."""
     environment = (await find_environment(call, call.path("env_id")))["id"]
@@ -127,6 +132,7 @@ async def _take(call: WireCall, environment: str, head: Head) -> Document | None
     return await _documents(call, head.key).put(_id(head.key, lease.fence), value)
 
 
+@describe(response=WorkForm)
 async def ack(call: WireCall) -> Answer:
     """It is taken: the lease is held for longer. Again, nothing changes."""
     documents, document = await _find(call)
@@ -138,6 +144,7 @@ async def ack(call: WireCall) -> Answer:
     return _form(await _put(documents, document, {**document.value, **more}))
 
 
+@describe(response=HeartbeatForm)
 async def heartbeat(call: WireCall) -> Answer:
     """Hold the lease for longer, if the last heartbeat is the one that the worker knows of."""
     documents, document = await _find(call)
@@ -156,6 +163,7 @@ async def heartbeat(call: WireCall) -> Answer:
     return {"type": "work_heartbeat", **_lease_form(put.value, extended=True, seconds=seconds)}
 
 
+@describe(response=WorkForm)
 async def stop(call: WireCall) -> Answer:
     """Give the lease back. Again, nothing changes."""
     await call.body(WorkStop)
@@ -168,10 +176,12 @@ async def stop(call: WireCall) -> Answer:
     return _form(await _put(documents, document, {**document.value, **more}))
 
 
+@describe(response=WorkForm)
 async def retrieve(call: WireCall) -> Answer:
     return _form((await _find(call))[1])
 
 
+@describe(response=WorkForm)
 async def update(call: WireCall) -> Answer:
     body = await call.body(WorkUpdate)
     documents, document = await _find(call)
@@ -182,6 +192,7 @@ async def update(call: WireCall) -> Answer:
     return _form(await shelf.change(documents, document.name, changed))
 
 
+@describe(response=PageForm[WorkForm])
 async def listed(call: WireCall) -> Answer:
     """What was handed out for sessions of this user."""
     environment = (await find_environment(call, call.path("env_id")))["id"]
@@ -192,6 +203,7 @@ async def listed(call: WireCall) -> Answer:
     return await shelf.listed(call, call.of_user(WORK), _form, keep=keep)
 
 
+@describe(response=WorkStatsForm)
 async def stats(call: WireCall) -> Answer:
     environment = (await find_environment(call, call.path("env_id")))["id"]
     since = [(runnable_us(head) or 0, head) async for head in _due(call, environment)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from limpet.server import managed
-from limpet.server.routes import fleet, operation, own, sessions, store
+from limpet.server.routes import agui, fleet, operation, own, sessions, store, studio
 from limpet.server.service import Service
 
 
@@ -17,5 +17,7 @@ def routes(service: Service) -> list[BaseRoute]:
         *own.routes(service),
         *sessions.routes(service),
         *fleet.routes(service),
+        *agui.routes(service),
+        *studio.routes(service),
         *managed.routes(service),
     ]

@@ -9,7 +9,13 @@ from typing import Any, Final
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery
+from limpet.model import Head
 from limpet.model.facts.phases import PHASES
+from limpet.model.facts.running.runs import DEAD
+from limpet.security.access import ACTIONS, Principal, Resource
+from limpet.security.guarded_store import STORE
+from limpet.security.roles import RoleRules
+from limpet.server import ids
 from limpet.server.forms import (
     AuditForm,
     HeadForm,
@@ -18,7 +24,6 @@ from limpet.server.forms import (
     StatusForm,
     WaitingForm,
 )
-from limpet.server.managed import ids
 from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import (
     Answer,
@@ -30,10 +35,14 @@ from limpet.server.managed.wire import (
     plain,
     to_token,
 )
-from limpet.server.openapi import describe
+from limpet.server.openapi import STREAMED, describe
+from limpet.server.pulse import watch_quietly
 from limpet.server.routes.sessions import overview
 from limpet.server.service import Service
+from limpet.session.acting import ActingJournal
 from limpet.session.json_forms import key_form, time_form
+from limpet.session.limpet import journal_of
+from limpet.store.cursor import check_position
 from limpet.store.protocol import FeedEntry
 
 _SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
@@ -61,33 +70,39 @@ async def me(call: WireCall) -> Answer:
     """Who asks, and what they are."""
     principal = call.caller.principal
     if principal is None:
-        return {"id": call.caller.name, "role": "admin", "app": None, "user": None}
+        principal = Principal(call.caller.name, role="admin")
     of = {"app": principal.app, "user": principal.user}
-    return {"id": principal.id, "role": principal.role, **of}
+    actions = [each for each in ACTIONS if RoleRules().grants(principal, each)]
+    return {"id": principal.id, "role": principal.role, **of, "actions": actions}
 
 
 @describe(response=PageForm[HeadForm])
 async def list_sessions(call: WireCall) -> Answer:
-    """The newest first, unless order=asc; by=created, updated or key; of one phase or status, with
-    labels[name]=value, with a prefix of the id (by=key).
+    """The newest first, unless order=asc; by=created, updated or key; of one phase, status or
+    readiness (ready), with labels[name]=value, with a prefix of the id (by=key), with a text (q) in
+    their key or labels.
 
     A page may be short before the last: go on while there is a next_page.
     """
     limit, token, by = call.limit(), call.text("page"), call.text("by") or "created"
-    phase, status_wanted = call.text("phase"), call.text("status")
+    phase, needle = call.text("phase"), (call.text("q") or "").casefold()
+    wanted = {name: call.text(name) for name in ("phase", "status", "ready")}
     if by not in _ORDERS:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
     if phase not in (None, *PHASES):
         raise InvalidQuery(f"phase is one of {', '.join(PHASES)}")
     order: Any = by
+    app, user, labels = call.named_app, call.named_user, dict(_labels(call))
+    if wanted["ready"] == "dead" and app is not None:  # of which there is an index
+        labels |= {DEAD: "yes"}
     cursor = None if token is None else from_token(token)
     items: list[Json] = []
     scanned = 0
     while True:
         found = await call.lp.list(
-            app=call.named_app,
-            user=call.named_user,
-            labels=_labels(call) or None,
+            app=app,
+            user=None if app is None else user,  # else they are compared below
+            labels=None if app is None else labels or None,
             order=order,
             prefix=call.text("prefix") or "",
             reverse=not call.is_ascending(default=False),
@@ -96,11 +111,24 @@ async def list_sessions(call: WireCall) -> Answer:
         )
         for head in found.items:
             form = overview(call, head)
-            if phase in (None, form["phase"]) and status_wanted in (None, form["status"]):
+            if (
+                all([value in (None, form[name]) for name, value in wanted.items()])
+                and user in (None, head.key.user)
+                and labels.items() <= head.labels.items()
+                and _mentions(head, needle)
+            ):
                 items.append(form)
         cursor, scanned = found.cursor, scanned + max(1, len(found.items))
-        if cursor is None or len(items) == limit or scanned >= _SCANNED_MAX:
+        # Half a page is enough: to fill it up would take many small reads.
+        if cursor is None or 2 * len(items) >= limit or scanned >= _SCANNED_MAX:
             return page(items, None if cursor is None else to_token(cursor))
+
+
+def _mentions(head: Head, needle: str) -> bool:
+    if not needle:
+        return True
+    texts = (str(head.key), *head.labels.keys(), *head.labels.values())
+    return any([needle in each.casefold() for each in texts])
 
 
 def _labels(call: WireCall) -> Mapping[str, str]:
@@ -155,13 +183,18 @@ async def audit(call: WireCall) -> Answer:
     return page(items, None if found.cursor is None else to_token(found.cursor))
 
 
-@describe(media_type="text/event-stream")
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """Every event as it is recorded, of an app or of the whole store, without its data; from now
     on, or after the position that the client saw last."""
     after = call.request.headers.get("last-event-id") or call.text("after")
-    position = await call.lp.position() if after is None else after
-    return FeedStream(call, call.lp.watch(app=call.named_app, after=position))
+    journal = journal_of(call.lp)
+    if isinstance(journal, ActingJournal):  # before the headers leave
+        app = call.named_app
+        await journal.guard.check("read", STORE if app is None else Resource("app", app))
+    position = check_position(after) or await call.lp.position()
+    entries = watch_quietly(call.service.pulse, call.lp, call.named_app, position)
+    return FeedStream(call, entries)
 
 
 class FeedStream(EventStream[FeedEntry]):

@@ -20,8 +20,9 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidInput, InvalidQuery, NoCheckpoint
+from limpet.errors import BundleDamaged, BundleRefused, InvalidInput, InvalidQuery, NoCheckpoint
 from limpet.model.diff.merge import Policy, Priority
+from limpet.server import ids
 from limpet.server.forms import (
     BisectForm,
     BlameForm,
@@ -38,7 +39,7 @@ from limpet.server.forms import (
     StateForm,
     TraceForm,
 )
-from limpet.server.managed import ids
+from limpet.server.managed.forms import WireSessionForm
 from limpet.server.managed.sessions import form_of, load, shown
 from limpet.server.managed.wire import (
     Answer,
@@ -47,14 +48,22 @@ from limpet.server.managed.wire import (
     endpoint,
     from_token,
     page,
+    place_in,
     plain,
     to_token,
+    whole_number,
 )
 from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.history.blame import path_of
 from limpet.session.history.checkpoint_log import CheckpointRef
-from limpet.session.json_forms import changes_form, event_form, key_form, lineage_form
+from limpet.session.json_forms import (
+    brief_event_form,
+    changes_form,
+    event_form,
+    key_form,
+    lineage_form,
+)
 from limpet.session.session import Session
 from limpet.store.system import in_thread
 
@@ -67,10 +76,11 @@ _MERGES: Final[Mapping[str, Policy | None]] = {
 
 
 class ForkSession(msgspec.Struct):
-    """The body of a fork."""
+    """The body of a fork; `set` gives it other values of fields of the state."""
 
     at: str | int | None = None
     title: str | None = None
+    set: dict[str, Any] = {}
 
 
 class RewindSession(msgspec.Struct):
@@ -110,8 +120,8 @@ class ChangePhase(msgspec.Struct):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    def at(method: str, path: str, act: Any) -> BaseRoute:
-        return endpoint(service, f"/limpet/v1{path}", method, act)
+    def at(method: str, path: str, act: Any, operation: str | None = None) -> BaseRoute:
+        return endpoint(service, f"/limpet/v1{path}", method, act, operation=operation)
 
     one = "/sessions/{session_id}"
     return [
@@ -119,7 +129,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", f"{one}/diff", diff),
         at("GET", f"{one}/blame", blame),
         at("GET", f"{one}/events", events),
-        at("POST", f"{one}/fork", fork),
+        at("POST", f"{one}/fork", fork, "create"),
         at("POST", f"{one}/rewind", rewind),
         at("POST", f"{one}/merge", merge),
         at("GET", f"{one}/checkpoints", list_checkpoints),
@@ -127,10 +137,10 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", f"{one}/checkpoints/{{number}}/restore", restore),
         at("GET", f"{one}/traces", list_traces),
         at("GET", f"{one}/traces/{{wake_id}}", retrieve_trace),
-        at("GET", f"{one}/export", export),
+        at("GET", f"{one}/export", export, "move"),
         at("POST", f"{one}/requeue", requeue),
-        *[at("POST", f"{one}/{step}", _life(step)) for step in _STEPS],
-        at("POST", f"{one}/unarchive", unarchive),
+        *[at("POST", f"{one}/{step}", _life(step), "lifecycle") for step in _STEPS],
+        at("POST", f"{one}/unarchive", unarchive, "lifecycle"),
         at("POST", f"{one}/bisect", bisect),
         at("GET", f"{one}/lineage", lineage),
         at("POST", "/import", import_session),
@@ -232,14 +242,15 @@ async def lineage(call: WireCall) -> Answer:
 
 @describe(response=PageForm[EventForm])
 async def events(call: WireCall) -> Answer:
-    """The log as it is: the oldest first, or the newest with order=desc; between seqs."""
+    """The log as it is: the oldest first, or the newest with order=desc; between seqs; with
+    ?brief=true long texts are cut."""
     session, limit, token = await load(call), call.limit(), call.text("page")
     ascending, types = call.is_ascending(default=True), call.texts("types") or None
     after, before = call.place("after") or 0, call.place("before")
     if token is not None and ascending:
-        after = _number(from_token(token))
+        after = place_in(token)
     elif token is not None:
-        before = _number(from_token(token))
+        before = place_in(token)
     if before is not None and before <= after + 1:
         return page([], None)
     found = await session.read(
@@ -247,20 +258,18 @@ async def events(call: WireCall) -> Answer:
     )
     ended = not found or found[-1].seq == (session.version if ascending else after + 1)
     more = None if ended else to_token(str(found[-1].seq))
-    return page([event_form(each) for each in found], more)
+    form = brief_event_form if call.flag("brief") else event_form
+    return page([form(each) for each in found], more)
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise InvalidQuery("a number is expected: pass next_page, or that of a checkpoint")
-    return int(text)
-
-
+@describe(response=WireSessionForm)
 async def fork(call: WireCall) -> Answer:
     session, body = await load(call), await call.body(ForkSession)
     made: Session[Any] = await session.fork(
         body.at, id=ids.new_id(ids.SESSION), labels=dict(session.labels)
     )
+    if body.set:
+        await made.update(lambda _: body.set)
     return await shown(call, made.key)
 
 
@@ -306,7 +315,9 @@ async def make_checkpoint(call: WireCall) -> Answer:
 @describe(response=RewindForm)
 async def restore(call: WireCall) -> Answer:
     """Verify a checkpoint, and go back to it."""
-    session, number = await load(call), _number(call.path("number"))
+    session, number = await load(call), whole_number(call.path("number"))
+    if number is None:
+        raise InvalidQuery("a checkpoint is named by its number")
     return _rewound(await session.history.restore(await _checkpoint(session, number)))
 
 
@@ -393,6 +404,8 @@ async def import_session(call: WireCall) -> Answer:
         file = folder / "session.limpet"
         await in_thread(partial(file.write_bytes, data))
         key = await call.lp.import_(file)
+    except (BundleDamaged, BundleRefused) as error:  # where it lay is nobody's business
+        raise type(error)("the body of this request", error.reason) from None
     finally:
         await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
     return {"session_id": ids.session_id(key.id), "session": key_form(key)}

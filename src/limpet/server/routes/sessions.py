@@ -6,26 +6,34 @@ In the style of the wire: see `own`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery
+from limpet.graph.engine.recorded_run import run_of
 from limpet.model import Event, Key
+from limpet.model.lease import readiness
+from limpet.security.access import Principal
+from limpet.server import ids
 from limpet.server.forms import (
     EventForm,
     GraphForm,
+    GraphRunForm,
     KinForm,
     MessageForm,
+    NewTokenForm,
     OverviewForm,
     PageForm,
     RelationForm,
     ReportForm,
     RequestForm,
+    RevokedTokenForm,
+    TokenForm,
 )
-from limpet.server.managed import ids
 from limpet.server.managed.sessions import load
 from limpet.server.managed.stream import EventStream, place_to_go_on
 from limpet.server.managed.wire import (
@@ -33,15 +41,17 @@ from limpet.server.managed.wire import (
     Json,
     WireCall,
     endpoint,
-    from_token,
     page,
+    place_in,
     plain,
     rfc3339,
     to_token,
 )
-from limpet.server.openapi import describe
+from limpet.server.openapi import STREAMED, describe
+from limpet.server.pulse import follow_quietly
 from limpet.server.service import Service
 from limpet.session.json_forms import (
+    brief_event_form,
     event_form,
     graph_form,
     head_form,
@@ -52,6 +62,7 @@ from limpet.session.json_forms import (
 )
 from limpet.session.runs.runs import status_at
 from limpet.session.session import Session
+from limpet.session.tokens import Tokens
 
 SEARCHED_MAX: Final = 5_000  # events that one request looks at
 _SEARCHED_AT_ONCE: Final = 500
@@ -96,6 +107,22 @@ class LabelSession(msgspec.Struct):
     labels: dict[str, str | None]
 
 
+class IssueToken(msgspec.Struct):
+    """What a new session token covers, for how long, and from which address alone."""
+
+    scope: tuple[str, ...] = ("read", "write")
+    lifetime_seconds: float = 900.0
+    address: str | None = None
+
+
+class RevokeToken(msgspec.Struct):
+    """A token to revoke, the one of the request if none is named; with all that were rotated from
+    the same first one."""
+
+    token: str | None = None
+    chain: bool = False
+
+
 class RelateSession(msgspec.Struct):
     """Another session, and what it is to this one: successor, peer or reference."""
 
@@ -116,6 +143,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", "/relations", relations),
         at("POST", "/relations", relate),
         at("GET", "/graph", graph),
+        at("GET", "/graph_run", graph_run),
         at("GET", "/requests", requests),
         at("POST", "/confirm", confirm),
         at("POST", "/answer", answer),
@@ -123,6 +151,9 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", "/interrupt", interrupt),
         at("POST", "/labels", label),
         at("GET", "/events/stream", stream),
+        at("POST", "/tokens", issue_token),
+        at("POST", "/tokens/rotate", rotate_token),
+        at("POST", "/tokens/revoke", revoke_token),
     ]
 
 
@@ -130,7 +161,8 @@ def overview(call: WireCall, head: Any) -> Json:
     """Where a session stands, with its id on the wire and its status."""
     now_us = int(call.lp.now().timestamp() * 1_000_000)
     id = ids.session_id(head.key.id)
-    return {"session_id": id, **head_form(head), "status": status_at(head, now_us)}
+    standing = {"status": status_at(head, now_us), "ready": readiness(head, now_us)}
+    return {"session_id": id, **head_form(head), **standing}
 
 
 @describe(response=OverviewForm)
@@ -172,7 +204,8 @@ async def messages(call: WireCall) -> Answer:
 
 @describe(response=PageForm[EventForm])
 async def search(call: WireCall) -> Answer:
-    """Events with a text in their type, actor or data; the oldest first, unless order=desc.
+    """Events with a text in their type, actor or data; the oldest first, unless order=desc; after
+    or before a seq.
 
     A request looks at a bounded part of the log: go on while there is a next_page.
     """
@@ -181,7 +214,8 @@ async def search(call: WireCall) -> Answer:
         raise InvalidQuery(f"name a text of at most {_NEEDLE_CHARS_MAX} characters: ?q=refund")
     limit, ascending = call.limit(), call.is_ascending(default=True)
     types, token = call.texts("types") or None, call.text("page")
-    place = 0 if token is None else _seq(from_token(token))
+    begin = call.place("after") if ascending else call.place("before")
+    place = (begin or 0) if token is None else place_in(token)
     if not ascending and place == 0:
         place = session.version + 1
     matches: list[Json] = []
@@ -226,12 +260,6 @@ def _texts(value: Any) -> list[str]:
     return found
 
 
-def _seq(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise InvalidQuery("page is not of this list: pass next_page unchanged")
-    return int(text)
-
-
 @describe(response=ReportForm)
 async def verify(call: WireCall) -> Answer:
     """Read it back, and check its hash chain."""
@@ -271,6 +299,12 @@ async def relate(call: WireCall) -> Answer:
 async def graph(call: WireCall) -> Answer:
     """Parents and children, forks, merges and relations, and theirs."""
     return graph_form(await call.lp.graph(call.key(), limit=call.limit()))
+
+
+@describe(response=GraphRunForm)
+async def graph_run(call: WireCall) -> Answer:
+    """The graph that its harness ran last: the way it took, and the state after each node."""
+    return plain(await run_of(await load(call)))
 
 
 @describe(response=PageForm[RequestForm])
@@ -321,16 +355,70 @@ async def label(call: WireCall) -> Answer:
     return event_form(await (await load(call)).label(body.labels))
 
 
-@describe(media_type="text/event-stream")
+@describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """The log as it grows, each event as it is; with ?partials=true also what is not recorded."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0)
     after = await place_to_go_on(call, session)
-    return LogStream(call, session.follow(after=after, partials=call.flag("partials")))
+    partials = call.flag("partials")
+    events = follow_quietly(call.service.pulse, call.lp, session, after, partials=partials)
+    return LogStream(call, events, brief=call.flag("brief"))
 
 
 class LogStream(EventStream[Event]):
-    """Events as they are in the log."""
+    """Events as they are in the log, or cut to what a list shows."""
+
+    def __init__(self, call: WireCall, events: AsyncGenerator[Event, None], *, brief: bool) -> None:
+        super().__init__(call, events)
+        self._form = brief_event_form if brief else event_form
 
     async def shown(self, event: Event) -> list[bytes]:
-        return [self.frame(event_form(event), None if event.partial else event.seq)]
+        return [self.frame(self._form(event), None if event.partial else event.seq)]
+
+
+# --- session tokens ---------------------------------------------------------------------------
+
+
+@describe(response=TokenForm)
+async def issue_token(call: WireCall) -> Answer:
+    """A token for this session, as the principal that asks. It is not made with a token: a chain of
+    them ends."""
+    session, tokens, body = await load(call), _tokens(call), await call.body(IssueToken)
+    if call.caller.token is not None:
+        raise InvalidInput("a token is made with a key, not with a token. Rotate the one you have.")
+    try:
+        lifetime = timedelta(seconds=body.lifetime_seconds)
+    except (OverflowError, ValueError):
+        raise InvalidInput("lifetime_seconds is a number of seconds, at most 900.") from None
+    principal = call.caller.principal or Principal(call.caller.name, role="admin", app=call.app)
+    token = await tokens.issue(
+        session.key, principal, scope=body.scope, lifetime=lifetime, address=body.address
+    )
+    return {"token": token, "expires_at": rfc3339(call.lp.now() + lifetime)}
+
+
+@describe(response=NewTokenForm)
+async def rotate_token(call: WireCall) -> Answer:
+    """A new token for the one of the request, which is good for another 30 seconds."""
+    tokens = _tokens(call)
+    if call.caller.token is None:
+        raise InvalidInput("the request has no session token to rotate. Send it as the bearer.")
+    return {"token": await tokens.rotate(call.caller.token)}
+
+
+@describe(response=RevokedTokenForm)
+async def revoke_token(call: WireCall) -> Answer:
+    """Refused from now on, on every server of the store."""
+    tokens, body = _tokens(call), await call.body(RevokeToken)
+    token = body.token or call.caller.token
+    if token is None:
+        raise InvalidInput("name the token to revoke, or send it as the bearer.")
+    await tokens.revoke(token, chain=body.chain)
+    return {"revoked": True}
+
+
+def _tokens(call: WireCall) -> Tokens:
+    tokens = call.service.tokens
+    if tokens is None:
+        raise InvalidInput("this server has no key for tokens. Start it with --tokens FILE.")
+    return tokens

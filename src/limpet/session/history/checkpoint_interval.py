@@ -66,7 +66,8 @@ class CheckpointInterval:
         if self.number is None:
             return ()
         if self._begun is None:
-            return (Commit(self.log, (), self._version, uid=self._log_uid),)
+            here = Commit(self._key, (), uid=self._uid)  # also if it departs meanwhile
+            return (here, Commit(self.log, (), self._version, uid=self._log_uid))
         draft = self._journal.prepare_plain(self._begun, _ACTOR)
         begins = Commit(self.log, (draft,), self._version, reuse=not self._version)
         return (Commit(self._key, (), uid=self._uid), begins)

@@ -69,6 +69,7 @@ from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
 from limpet.session.journal import CommitHooks, Journal, Tries
 from limpet.session.loggers import SESSION
+from limpet.session.runs.switches import NO_SWITCHES, AppSwitches, switches_of
 from limpet.session.services import Metrics
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed, Store
@@ -299,12 +300,17 @@ class _SessionPace:
 class _AppRules:
     """The policies of an app, and until when they are followed before they are read again."""
 
-    __slots__ = ("any", "limits", "policy", "until_us")
+    __slots__ = ("any", "limits", "policy", "switches", "until_us")
 
     def __init__(
-        self, policy: CheckpointPolicy | None, limits: RetentionLimits | None, until_us: int
+        self,
+        policy: CheckpointPolicy | None,
+        limits: RetentionLimits | None,
+        until_us: int,
+        switches: AppSwitches = NO_SWITCHES,
     ) -> None:
         self.policy, self.limits, self.until_us = policy, limits, until_us
+        self.switches = switches
         self.any = policy is not None or limits is not None
 
 
@@ -366,6 +372,10 @@ class StoreCheckpoints(CommitHooks):
         """The policy of an app, not older than a few seconds."""
         return (self._fresh(app) or await self._current(app)).policy
 
+    async def switches(self, app: str) -> AppSwitches:
+        """The switches of an app, not older than a few seconds."""
+        return (self._fresh(app) or await self._current(app)).switches
+
     def forget(self, app: str) -> None:
         """Read the rules of an app again: they were changed here."""
         self._rules.pop(app, None)
@@ -401,7 +411,8 @@ class StoreCheckpoints(CommitHooks):
     async def _read(self, app: str) -> _AppRules:
         policy = await policy_of(self._journal, app)
         limits = await self.bounds.limits(app)
-        return _AppRules(policy, limits, self._journal.now_us() + FRESH_US)
+        switches = await switches_of(self._journal, app)
+        return _AppRules(policy, limits, self._journal.now_us() + FRESH_US, switches)
 
     def _was_read(self, asker: _Asker, task: asyncio.Task[_AppRules]) -> None:
         if self._reading.get(asker) is not task:

@@ -52,6 +52,7 @@ from limpet.session.life.memory import LAYERS, Remembered, summary
 from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
 from limpet.session.life.transitions import PhaseChange, load_to_move
 from limpet.session.loggers import SESSION
+from limpet.session.runs.switches import switches_of
 from limpet.session.writer import Handle, writer_of
 from limpet.store.protocol import plural
 
@@ -293,11 +294,13 @@ class ResumptionRun:
         queries = (
             writer_of(session).known.fields.get(QUERIES, ()) if of.queries is None else of.queries
         )
+        journal = writer_of(session).journal
+        switches = await switches_of(journal, session.app)
         retrieval = Retrieval(
-            writer_of(session).journal,
+            journal,
             session.key,
             of.retrieve,
-            fresh_seconds=of.fresh_seconds,
+            fresh_seconds=max(of.fresh_seconds, switches.fresh_seconds),
             deadline_seconds=of.deadline_seconds,
             cache_seconds=of.cache_seconds,
         )

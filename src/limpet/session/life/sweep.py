@@ -20,6 +20,7 @@ from limpet.errors import (
     SessionErased,
     SessionFenced,
     SessionLocked,
+    SessionMoved,
     SessionNotFound,
 )
 from limpet.model import Deadline, DefaultActor, Head, Key, Lease, deadlines
@@ -31,9 +32,11 @@ from limpet.session.life.archive import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.transitions import PhaseChange
 from limpet.session.loggers import SESSION
+from limpet.session.move.mover import finish_moves, remove_departed
 from limpet.session.services import Services
 from limpet.session.writer import writer_of
 from limpet.store.leases import Deadlines, Leases, Place
+from limpet.store.protocol import plural
 
 if TYPE_CHECKING:
     from limpet.session.session import Session
@@ -42,7 +45,7 @@ ACTOR: Final = DefaultActor("system:sweep")
 LEASE_SECONDS: Final = 120.0  # and as long as the hooks of an app may take
 AT_ONCE: Final = 16
 Done: TypeAlias = Literal[
-    "suspended", "terminated", "resumed", "deleted", "archived", "left", "nothing"
+    "suspended", "terminated", "resumed", "deleted", "archived", "removed", "left", "nothing"
 ]
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 # What is looked at first where several times have passed.
@@ -93,11 +96,17 @@ class Swept(msgspec.Struct, frozen=True):
     more: bool = False  # there is more to do: sweep again
     evicted: int = 0  # events beyond the limits of their app or session, now in cold segments
     archived: int = 0
+    moves: int = 0  # that were interrupted, and are finished now
+    removed: int = 0  # sessions whose rows went here, some time after they had moved
+    expired: int = 0  # items of memories whose time had come
 
     def __str__(self) -> str:
         counts = [f"{getattr(self, name)} {name}" for name in self.__struct_fields__[:5]]
         counts += [f"{self.archived} archived"] if self.archived else []
+        counts += [f"{plural(self.moves, 'move')} finished"] if self.moves else []
+        counts += [f"{self.removed} that had moved removed"] if self.removed else []
         counts += [f"{self.evicted} events evicted"] if self.evicted else []
+        counts += [f"{self.expired} items expired"] if self.expired else []
         return ", ".join([*counts, f"{len(self.failed)} failed"])
 
 
@@ -111,6 +120,7 @@ class Sweep:
         self._worker = f"sweep:{self._journal.new_id()}"
         self._counts: dict[Done, int] = {}
         self._failed: list[Unswept] = []
+        self._moves = 0
 
     async def run(self, limit: int) -> Swept:
         """Deal with at most `limit` sessions whose time has come."""
@@ -128,13 +138,20 @@ class Sweep:
             for start in range(0, len(keys), AT_ONCE):
                 await self._several(keys[start : start + AT_ONCE])
         if self._within is not None:
-            return self._report(more=more, evicted=0)
+            return self._report(more=more)
         # Not before: an archive that does not answer would keep those waiting whose time has come.
         tried = {each.key for each in self._failed}
         for key, error in await finish_all(self._services, self._session, tried=tried):
             self._fail(key, error)
+        self._moves, unfinished = await finish_moves(self._services)
+        for key, error in unfinished:
+            self._fail(key, error)
+        from limpet.session.runs.promotion import expire_items
+
         evicted, more_events = await evict(self._journal, limit)
-        return self._report(more=more or more_events, evicted=evicted.events)
+        expired, more_items = await expire_items(self._services, limit)
+        more = more or more_events or more_items
+        return self._report(more=more, evicted=evicted.events, expired=expired)
 
     async def _several(self, keys: tuple[Key, ...]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -159,6 +176,8 @@ class Sweep:
             lease = await store.acquire(key, self._worker, self._seconds(key.app))
         except SessionLocked:
             return "left"
+        except SessionMoved:
+            return "removed" if await remove_departed(self._services, key) else "nothing"
         except _GONE:
             return "nothing"
         session = self._session(key, lease)
@@ -217,9 +236,16 @@ class Sweep:
 
         return Session(self._services, key, actor=ACTOR, lease=lease, untyped=True)
 
-    def _report(self, *, more: bool, evicted: int) -> Swept:
+    def _report(self, *, more: bool, evicted: int = 0, expired: int = 0) -> Swept:
         counts = {name: n for name, n in self._counts.items() if name != "nothing"}
-        return Swept(**counts, failed=tuple(self._failed), more=more, evicted=evicted)
+        return Swept(
+            **counts,
+            failed=tuple(self._failed),
+            more=more,
+            evicted=evicted,
+            expired=expired,
+            moves=self._moves,
+        )
 
 
 def overdue(head: Head, now_us: int) -> Deadline | None:

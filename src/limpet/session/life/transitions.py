@@ -25,9 +25,10 @@ from limpet.errors import (
     SchemaViolation,
     SessionArchived,
     SessionConflict,
+    SessionError,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, Fact, Fold, Head, Lease
+from limpet.model import EMPTY, Event, Fact, Fold, Head, Lease, Prepared
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -46,8 +47,10 @@ from limpet.model.facts.phases import (
     transition,
 )
 from limpet.model.facts.running import endings
+from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.runs import status_changed
 from limpet.model.facts.running.setup import tools_in
+from limpet.model.facts.running.spawned import children_open, is_spawned
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
@@ -66,6 +69,7 @@ from limpet.session.life.lifecycle_policy import (
 from limpet.session.life.memory import promotions
 from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
+from limpet.session.runs.delegation import SpawnedEnd
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, writer_of
 
@@ -185,9 +189,13 @@ class PhaseChange:
         facts = [moves[0], *self._recorded_between(), *moves[1:]]
         if (status := self._status_changed(steps[-1])) is not None:
             facts.insert(-1, status)
-        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
         puts = (*self._puts, *await self._promotions(steps[0]))
-        if self._rewinds is None:
+        end = await self._spawned_end(steps[-1])
+        facts += [] if end is None else end.own
+        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
+        if end is not None:
+            events = await self._end_spawned(end, drafts, version, puts)
+        elif self._rewinds is None:
             events = await writer.commit(drafts, version, release=self._release, puts=puts)
         else:  # its fields are those of its class, as the log has them
             events = await writer.commit(
@@ -198,13 +206,54 @@ class PhaseChange:
                 release=self._release,
                 puts=puts,
             )
-        moved = [event for event, fact in zip(events, facts, strict=True) if fact in moves]
+        moved = [event for event, fact in zip(events, facts, strict=False) if fact in moves]
         if self._release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
             structs.replace(step, event=event, side_effects=self._performed(step))
             for step, event in zip(steps, moved, strict=True)
         )
+
+    async def _spawned_end(self, step: Transition) -> SpawnedEnd | None:
+        """Return what a spawned child tells its parent, in the commit in which it ends."""
+        writer = writer_of(self._session)
+        head = writer.known.head
+        if step.phase not in endings.ENDED or not is_spawned(head.facts):
+            return None
+        if children_in(head.facts):
+            return None  # a worker ends them first, and tells the parent then
+        if step.phase == COMPLETED:
+            end = {"stop_reason": "end_turn", "output": await self._output()}
+        else:
+            end = {"stop_reason": "terminated", "summary": step.reason or step.name}
+        said = {name: value for name, value in end.items() if value is not None}
+        return SpawnedEnd.of(writer.journal, head, said, self._actor or LIFECYCLE_ACTOR)
+
+    async def _end_spawned(
+        self, end: SpawnedEnd, drafts: tuple[Prepared, ...], version: int, puts: tuple[Put, ...]
+    ) -> tuple[Event, ...]:
+        """Record its end and what its parent learns of it; its end alone if the parent is gone."""
+        writer, release = writer_of(self._session), self._release
+        try:
+            return await writer.commit(
+                drafts, version, release=release, puts=puts, beside=(end.beside,)
+            )
+        except SessionError as error:
+            if not end.is_refused_by_parent(error):
+                raise
+        alone = drafts[: len(drafts) - len(end.own) + len(end.own_alone)]
+        return await writer.commit(alone, version, release=release, puts=puts)
+
+    async def _output(self) -> Any:
+        """Return the output that it is completed with, else the last message of the agent."""
+        if "output" in self._more:
+            return self._more["output"]
+        writer = writer_of(self._session)
+        said = await writer.journal.store.read(
+            self._session.key, after=0, limit=1, reverse=True, types=("agent.message",)
+        )
+        data = EMPTY if not said or said[0].data is None else said[0].data
+        return data.get("text", data.get("content"))
 
     def _recorded_between(self) -> tuple[Fact, ...]:
         """Return what goes right after the first event: a rewind, then tools that were bound."""
@@ -395,11 +444,11 @@ async def resume_on_input(session: Handle) -> None:
 
 def open_children(facts: Any, step: Transition) -> str | None:
     """Return why a parent cannot complete yet: children that have not ended."""
-    children = facts.get("children") if step.name == "complete" else None
-    if not children:
+    number = children_open(facts) if step.name == "complete" else 0
+    if not number:
         return None
-    names = ", ".join(list(children)[:5])
-    return f"{len(children)} of its children have not ended: {names}"
+    names = ", ".join(list(children_in(facts))[:5])
+    return f"{number} of its children have not ended" + (f": {names}" if names else "")
 
 
 def unfinished_duty(facts: Any, step: Transition) -> str | None:

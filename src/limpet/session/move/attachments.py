@@ -208,15 +208,16 @@ async def chunks_of(source: Blobs, key: Key, blob: Blob) -> AsyncIterator[BlobCh
         yield BlobChunk(blob, number, data)
 
 
-async def copy_blobs(source: Blobs, target: Adopter, key: Key) -> int:
-    """Send the blobs that the target does not have of this session; how many."""
-    sent = 0
+async def copy_blobs(source: Blobs, target: Adopter, key: Key, stage: Key | None = None) -> int:
+    """Send the blobs that the target does not have of this session; how many. `stage` is the key
+    that the session has there, if it is another."""
+    sent, there = 0, stage or key
     async for blob in blobs_of(source, key):
-        if await target.has_blob(key, blob.hash):
+        if await target.has_blob(there, blob.hash):
             continue
         upload = ""
         async for chunk in chunks_of(source, key, blob):
-            upload = await target.put_chunk(key, upload, chunk.blob, chunk.number, chunk.data)
+            upload = await target.put_chunk(there, upload, chunk.blob, chunk.number, chunk.data)
         sent += 1
     return sent
 

@@ -180,7 +180,7 @@ class BundleWriter:
         self._hash, self._events = sha256(), 0
         try:
             self._blocks = None if seal is None else seal.writing(self._file)
-            zstd = _zstd()
+            zstd = zstd_module()
             level = {zstd.CompressionParameter.compression_level: _LEVEL}
             self._packed = zstd.ZstdFile(self._blocks or self._file, "wb", options=level)
         except BaseException:
@@ -280,7 +280,7 @@ class BundleReader:
         times = HEADER_BYTES_MAX if packed is None else _PACKED_TIMES * packed
         self._header_max = min(HEADER_BYTES_MAX, max(_HEADER_BYTES, times))
         self._memory_max = max(_MEMORY_BYTES, times)
-        self._file = _zstd().ZstdFile(self._packed, "rb")
+        self._file = zstd_module().ZstdFile(self._packed, "rb")
         self._hash, self._events = sha256(), 0
         self.ended = False
         self.opening = self._open()
@@ -411,7 +411,7 @@ class BundleReader:
         return line
 
     def _line(self, bytes_max: int) -> bytes:
-        zstd = _zstd()
+        zstd = zstd_module()
         try:
             return bytes(self._file.readline(bytes_max))
         except (zstd.ZstdError, EOFError) as error:
@@ -481,7 +481,7 @@ def _unread(error: OSError) -> str:
     return f"cannot be read ({error.strerror or error})"
 
 
-def _zstd() -> Any:
+def zstd_module() -> Any:
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

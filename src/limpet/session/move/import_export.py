@@ -51,6 +51,7 @@ from limpet.model import (
 from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts, documents as document_facts
 from limpet.model.facts.creation import FORKED
+from limpet.model.facts.moves import check_here, departure
 from limpet.model.facts.phases import is_stub
 from limpet.model.limits import (
     BLOB_CHUNK_BYTES,
@@ -141,6 +142,7 @@ async def export_session(
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     if is_stub(head.facts):
         raise SessionArchived(key)
+    check_here(key, head.facts)
     base = await source.base(key)
     refuse_place(path)
 
@@ -453,6 +455,8 @@ class BundleProof:
         if self._fold is None:
             raise self._reader.damaged("it has no events")
         head = self._fold.head
+        if departure(head.facts) is not None:
+            raise self._reader.damaged("the session departed; nobody may go on with it here")
         if self._blob is not None:
             raise self._reader.damaged(f"blob {self._blob.hash} has no end")
         if self._put > head.version:

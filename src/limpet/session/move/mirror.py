@@ -14,18 +14,18 @@ complete or not at all, readable by this user only, since bodies are in plain te
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
 from limpet.errors import (
     InvalidInput,
+    LimpetError,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -37,16 +37,16 @@ from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.json_forms import event_form, head_form, key_form, time_form
+from limpet.session.loggers import SESSION
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
+from limpet.store.files.state import RELATIONS, session_directory
 from limpet.store.pages import each_head
-from limpet.store.protocol import Query, plural
+from limpet.store.protocol import DerivesFiles, Query, plural
 from limpet.store.system import in_thread
 
-RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
-_NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
@@ -60,10 +60,12 @@ class Mirrored(msgspec.Struct, frozen=True):
         return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')} written"
 
 
-async def mirror(services: Services, directory: Path, key: Key | None, app: str | None) -> Mirrored:
-    """Write one session, an app, or everything. Raises InvalidInput if it cannot be written, and
-    StoreFull if there is no space: what is there then is whole. What is archived stays as it was
-    written before; SessionArchived if it is the one that was asked for."""
+async def mirror(
+    services: Services, directory: Path, key: Key | Sequence[Key] | None, app: str | None
+) -> Mirrored:
+    """Write one session, some, an app, or everything. Raises InvalidInput if it cannot be written,
+    and StoreFull if there is no space: what is there then is whole. What is archived stays as it
+    was written before; SessionArchived if it is the one that was asked for."""
     sessions = events = 0
     related: dict[Key, Any] = {}
     archived: set[Key] = set()
@@ -73,7 +75,7 @@ async def mirror(services: Services, directory: Path, key: Key | None, app: str 
                 await session.refresh(tail=0)
                 events += await _write(session, directory)
             except (SessionArchived, *_GONE) as error:
-                if key is not None:
+                if isinstance(key, Key):
                     raise
                 if isinstance(error, SessionArchived):
                     archived.add(session.key)
@@ -89,11 +91,53 @@ async def mirror(services: Services, directory: Path, key: Key | None, app: str 
     return Mirrored(sessions, events)
 
 
+class DerivedFiles:
+    """The files that a log store keeps for people: written after each compaction, in a task that
+    no caller waits for. What fails is written by the next one."""
+
+    def __init__(self, services: Services, store: DerivesFiles) -> None:
+        self._services, self._store = services, store
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[object] | None = None
+        store.listen_compaction(self._heard)
+
+    def _heard(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody writes any more
+            self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._try())
+
+    async def _try(self) -> None:
+        try:
+            await self._write_changed()
+        except LimpetError as error:
+            SESSION.warning("derived files not written: error=%s", type(error).__name__)
+
+    async def write(self) -> Mirrored:
+        """Write the files of all sessions that were written to, after those that are being."""
+        await self.close()
+        return await self._write_changed()
+
+    async def _write_changed(self) -> Mirrored:
+        directory = self._store.derived_directory
+        if directory is None:
+            return Mirrored()
+        return await mirror(self._services, directory, self._store.take_changed(), None)
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
 async def _sessions(
-    services: Services, key: Key | None, app: str | None
+    services: Services, key: Key | Sequence[Key] | None, app: str | None
 ) -> AsyncIterator[Session[Any]]:
     if key is not None:
-        yield Session(services, key, untyped=True)
+        for each in [key] if isinstance(key, Key) else key:
+            yield Session(services, each, untyped=True)
         return
     async for head in each_head(services.journal.store, Query(app=app)):
         yield Session(services, head.key, untyped=True)
@@ -101,7 +145,7 @@ async def _sessions(
 
 async def _write(session: Session[Any], directory: Path) -> int:
     """The files of one session; how many events are in them."""
-    place = directory.joinpath(*[_name(part) for part in _parts(session.key)])
+    place = session_directory(directory, session.key)
     lines = await _log(session, place)
     await _rest(session, place)
     return lines
@@ -202,17 +246,6 @@ def _shown(value: Any) -> str:
 
 def _parts(key: Key) -> tuple[str, str, str]:
     return (key.app, key.user, key.id)
-
-
-def _name(part: str) -> str:
-    """A part of a key as the name of a directory: none leads out of its place, and no two parts
-    have the same."""
-    named = quote(part, safe=" @+=,")
-    if named.startswith("."):
-        named = f"%2E{named[1:]}"
-    if len(named) > _NAME_CHARS_MAX:  # no name that is short enough has a "!"
-        named = f"{named[: _NAME_CHARS_MAX - 33]}!{sha256(part.encode()).hexdigest()[:32]}"
-    return named
 
 
 def _json(path: Path, value: Any) -> None:

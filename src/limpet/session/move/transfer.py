@@ -42,8 +42,9 @@ from limpet.model import (
     owner_of,
 )
 from limpet.model.facts.documents import NAMES_APP as NAMES
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import archive_place, is_stub
-from limpet.model.keys import ARCHIVING, AUDIT, AUDIT_NAMES
+from limpet.model.keys import ARCHIVING, AUDIT, AUDIT_NAMES, MOVING
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Tries
@@ -81,7 +82,7 @@ _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 # Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
 # The audit is about one store and stays with it.
-_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, AUDIT, AUDIT_NAMES, *ARCHIVING))
+_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, AUDIT, AUDIT_NAMES, *ARCHIVING, *MOVING))
 _OWNERS: Final = 100
 _PART_BYTES: Final = 2**20
 _FASTER: Final = (SessionConflict, SessionExists)
@@ -165,6 +166,7 @@ class Transfer:
         head = (await self._journal.store.load(key, tail=0, scopes=False)).head
         if is_stub(head.facts):
             raise SessionArchived(key)
+        check_here(key, head.facts)
         self._total = head.version - head.floor
         names = names_in(self._journal)
         left: list[str] = []

@@ -9,7 +9,7 @@ own log says whether it has this child.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,9 +23,10 @@ from limpet.errors import (
     SessionDeleted,
     SessionEnded,
     SessionErased,
+    SessionError,
     SessionNotFound,
 )
-from limpet.model import Commit, DefaultActor, Draft, Event, Head, Key, Prepared
+from limpet.model import EMPTY, Commit, DefaultActor, Draft, Event, Fact, Head, Key, Prepared
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.phases import archive_place
 from limpet.model.facts.running import budgets, children
@@ -39,11 +40,13 @@ from limpet.model.facts.running.children import (
     works_for,
 )
 from limpet.model.facts.running.endings import is_untold
+from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED, child_done, is_spawned
 from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal, retrying
 from limpet.store.protocol import Committed, Query
 
-_TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
+_BEGUN: Final = (CHILD_CREATED, CHILD_SPAWNED)
+CHILD_TYPES: Final = (*_BEGUN, CHILD_ENDED, CHILD_RELEASED, CHILD_DONE)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _OPERATOR: Final = DefaultActor("system:operator")
 
@@ -86,7 +89,7 @@ async def parent_of(journal: Journal, head: Head) -> Head | None:
     except (*_GONE, AccessDenied):
         return None
     mine = kin(named(head.key, head.uid))
-    said = [event.data for event in made if event.type == CHILD_CREATED and event.data is not None]
+    said = [event.data for event in made if event.type in _BEGUN and event.data is not None]
     is_named = mine in [kin(data) for data in said]
     return parent if is_named and works_for(head.facts, key, parent.uid) else None
 
@@ -137,7 +140,7 @@ def _children_in(events: list[Event]) -> list[dict[str, Any]]:
         data = event.data
         if data is None:
             continue
-        if event.type == CHILD_CREATED:
+        if event.type in _BEGUN:
             child = Key(data["app"], data["user"], data["child"])
             by_id[child.id] = {"key": child, "title": data.get("title"), "stop_reason": None}
         elif data["child"] in by_id:
@@ -150,7 +153,7 @@ async def _events(journal: Journal, key: Key) -> list[Event]:
     events: list[Event] = []
     after = 0
     while page := await journal.store.read(
-        key, after=after, limit=PAGE_MAX, reverse=False, types=_TYPES
+        key, after=after, limit=PAGE_MAX, reverse=False, types=CHILD_TYPES
     ):
         events += page
         after = page[-1].seq
@@ -221,6 +224,10 @@ async def end_delegation(
     """
     delegation = children.delegation(head.facts)
     assert delegation is not None
+    if is_spawned(head.facts):
+        said = EMPTY if ended is None else ended.data
+        end = {name: said[name] for name in ("stop_reason", "summary", "output") if name in said}
+        return await _end_spawned(journal, mine, SpawnedEnd.of(journal, head, end, by), prepare)
     parent = Key(delegation["app"], delegation["user"], delegation["id"])
     account = budgets.returned(head.key, head.uid, head.facts)
     messages = [(account, children.child_released(head.key, head.uid)), (account, None), ()]
@@ -238,3 +245,48 @@ async def end_delegation(
         else:
             return committed, drafts
     raise AssertionError("the last try returns or raises")
+
+
+class SpawnedEnd(msgspec.Struct, frozen=True):
+    """The end of a spawned child: what it records itself, and what its parent does beside it."""
+
+    parent: Key
+    own: tuple[Fact, ...]
+    own_alone: tuple[Fact, ...]  # if the parent is gone, the child keeps what is left
+    beside: Commit
+
+    @classmethod
+    def of(cls, journal: Journal, head: Head, end: Mapping[str, Any], by: str) -> SpawnedEnd:
+        """Of a child with this head; `end` has its stop_reason, summary and output."""
+        delegation, parent = children.delegation(head.facts), parent_in(head.facts)
+        assert delegation is not None
+        assert parent is not None
+        over, back = children.delegation_ended(), budgets.given_back(head.facts)
+        done = journal.prepare(child_done(head.key, head.uid, head.facts, end), by)
+        own = (over,) if back is None else (over, back)
+        return cls(parent, own, (over,), Commit(parent, (done,), uid=delegation["uid"]))
+
+    def is_refused_by_parent(self, error: SessionError) -> bool:
+        """True if the parent is gone, or in the archive: then nobody waits for the child."""
+        return isinstance(error, (*_GONE, SessionArchived)) and error.key == self.parent
+
+
+async def _end_spawned(
+    journal: Journal, mine: Commit, end: SpawnedEnd, prepare: Callable[[Draft], Prepared]
+) -> tuple[Committed, tuple[Prepared, ...]]:
+    for own, beside in ((end.own, (end.beside,)), (end.own_alone, ())):
+        drafts = (*mine.drafts, *map(prepare, own))
+        try:
+            committed, *_ = await journal.commit((structs.replace(mine, drafts=drafts), *beside))
+        except SessionError as error:
+            if not beside or not end.is_refused_by_parent(error):
+                raise
+        else:
+            return committed, drafts
+    raise AssertionError("the last try returns or raises")
+
+
+async def children_of(journal: Journal, key: Key) -> list[dict[str, Any]]:
+    """Every child that a session ever had, in order of creation, by its own log: its key and title,
+    and how it ended (`stop_reason` None: it has not), its summary and output."""
+    return _children_in(await _events(journal, key))

@@ -1,22 +1,21 @@
 """Learnings: what sessions of an agent have learned, and the gates to its curated memory.
 
 A learning is a document of the agent, the same text once, and counts the sessions that learned it
-(by a hash: erasing a user leaves no name behind). Promotion adds it to the agent's MEMORY.md, a
-rendered document, if the gates that the app set hold.
+(by a hash: erasing a user leaves no name behind). What is promoted is an item of the agent's
+memory: see `promotion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
+from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused, SessionCorrupt
 from limpet.model import Fact, Head, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
-from limpet.session.documents import Document, Internal, Put
+from limpet.session.documents import Internal
 from limpet.session.journal import Journal, retrying
 
 LearningKind: TypeAlias = Literal["lesson", "correction", "error"]
@@ -43,28 +42,13 @@ class Learning(msgspec.Struct, frozen=True):
     sessions: int = 1  # how many have learned it
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class StoredLearning(msgspec.Struct, frozen=True):
     """A learning as the value of its document."""
 
     id: str
     kind: LearningKind
     text: str
     sources: tuple[str, ...] = ()
-
-
-class CuratedEntry(msgspec.Struct, frozen=True):
-    """A learning that was promoted."""
-
-    id: str
-    kind: LearningKind
-    text: str
-
-
-class Curated(msgspec.Struct, frozen=True):
-    """The curated memory of an agent: what was promoted, and its MEMORY.md."""
-
-    entries: tuple[CuratedEntry, ...] = ()
-    text: str = ""
 
 
 class Gates(msgspec.Struct, frozen=True):
@@ -146,11 +130,11 @@ async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor
 
     async def attempt() -> Learning:
         document = await documents.find(_name(agent, learning.id))
-        known = None if document is None else documents.decoded(document, _Stored)
+        known = None if document is None else documents.decoded(document, StoredLearning)
         sources = () if known is None else known.sources
         if known is not None and (mine in sources or len(sources) >= _SESSIONS_MAX):
             return _learning(known)
-        made = _Stored(learning.id, learning.kind, learning.text, (*sources, mine))
+        made = StoredLearning(learning.id, learning.kind, learning.text, (*sources, mine))
         expect = 0 if document is None else document.version
         put = msgspec.to_builtins(made)
         await documents.put(_name(agent, learning.id), put, expect=expect, actor=actor)
@@ -159,7 +143,7 @@ async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor
     return await retrying(attempt, DocumentConflict)  # another session learns it at this moment
 
 
-def _learning(stored: _Stored) -> Learning:
+def _learning(stored: StoredLearning) -> Learning:
     return Learning(stored.id, stored.kind, stored.text, max(1, len(stored.sources)))
 
 
@@ -168,7 +152,7 @@ async def all_learnings(journal: Journal, agent: str) -> list[Learning]:
     documents = learned(journal)
     documents.key(agent)  # refuses what names no document
     stored = documents.each(prefix_of(agent))
-    read = [documents.decoded(document, _Stored) async for document in stored]
+    read = [documents.decoded(document, StoredLearning) async for document in stored]
     return [_learning(each) for each in read if each is not None]
 
 
@@ -178,7 +162,7 @@ async def find_learning(
     """A learning, and by what the sessions are counted that learned it."""
     documents = learned(journal)
     document = await documents.find(_name(agent, id))
-    read = None if document is None else documents.decoded(document, _Stored)
+    read = None if document is None else documents.decoded(document, StoredLearning)
     return None if read is None else (_learning(read), read.sources)
 
 
@@ -193,32 +177,6 @@ def promoted(agent: str, learning: Learning, *, grade: str, verdict: str | None)
     return Fact(type=PROMOTED, data={**data, "verdict": verdict})
 
 
-async def promotion(
-    journal: Journal, agent: str, learning: Learning, actor: str
-) -> tuple[Document | None, Put | None]:
-    """The memory that has the learning already, or the put that adds it."""
-    documents = curated(journal)
-    document = await documents.find(agent)
-    known = None if document is None else documents.decoded(document, Curated)
-    entries = () if known is None else known.entries
-    if any([entry.id == learning.id for entry in entries]):
-        return document, None
-    entries = (*entries, CuratedEntry(learning.id, learning.kind, learning.text))
-    value = msgspec.to_builtins(Curated(entries, rendered(agent, entries)))
-    expect = 0 if document is None else document.version
-    return None, Put(documents, agent, value, expect=expect, actor=actor)
-
-
-def rendered(agent: str, entries: Sequence[CuratedEntry]) -> str:
-    """Curated memory as Markdown, by kind."""
-    lines = [f"# What {agent} has learned"]
-    for kind in KINDS:
-        texts = [entry.text for entry in entries if entry.kind == kind]
-        if texts:
-            lines += ["", f"## {kind.capitalize()}s", "", *[f"- {text}" for text in texts]]
-    return "\n".join(lines) + "\n"
-
-
 def refuse(agent: str, learning: Learning, reasons: list[str]) -> None:
     """Raise PromotionRefused if there are any."""
     if reasons:
@@ -229,12 +187,22 @@ def learned(journal: Journal) -> Internal:
     return Internal(journal, "learnings")
 
 
-def curated(journal: Journal) -> Internal:
-    return Internal(journal, "curated")
-
-
 def gates_kept(journal: Journal) -> Internal:
     return Internal(journal, "gates")
+
+
+async def gates_of(journal: Journal, agent: str) -> Gates:
+    """Return what must hold before a learning of this agent is promoted."""
+    documents = gates_kept(journal)
+    document = await documents.find(agent)
+    if document is None:
+        return Gates()
+    read = documents.decoded(document, Gates)
+    if read is None:  # what cannot be read lets nothing through
+        raise SessionCorrupt(
+            documents.key(agent), "the gates cannot be read; set them again with lp.policies.gates"
+        )
+    return read
 
 
 def prefix_of(agent: str) -> str:
@@ -244,11 +212,3 @@ def prefix_of(agent: str) -> str:
 
 def _name(agent: str, id: str) -> str:
     return prefix_of(agent) + id
-
-
-async def memory_text(journal: Journal, agent: str) -> str:
-    """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
-    documents = curated(journal)
-    document = await documents.find(agent)
-    read = None if document is None else documents.decoded(document, Curated)
-    return "" if read is None else read.text

@@ -7,6 +7,7 @@ harness.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -18,9 +19,10 @@ from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.children import children_in, parent_in
 from limpet.model.facts.running.runs import RunFailure, Status, failure_in, waiting_status
+from limpet.model.facts.running.spawned import spawned_in
 from limpet.model.limits import DELEGATION_DEPTH_MAX, ID_CHARS_MAX
 from limpet.session.arguments import check_limit
-from limpet.session.runs.delegation import Kin, kin_of
+from limpet.session.runs.delegation import Kin, children_of, kin_of
 from limpet.session.runs.setup import Permission
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
+# Set in the tasks of a harness while it runs a turn: tasks that it begins inherit it.
+HARNESS: Final[ContextVar[object]] = ContextVar("limpet_harness", default=None)
 _TAIL: Final = 20
 
 
@@ -122,8 +126,11 @@ class SessionRuns:
     async def children(self) -> tuple[Key, ...]:
         """Return the children of this session that have not ended, in order of creation."""
         await self._writer.load(tail=_TAIL)
-        children = children_in(self._writer.known.head.facts)
-        in_order = sorted(children.items(), key=lambda item: int(item[1]["seq"]))
+        facts = self._writer.known.head.facts
+        if spawned_in(facts):  # the head only counts these
+            known = await children_of(self._writer.journal, self._writer.known.key)
+            return tuple([of["key"] for of in known if of["stop_reason"] is None])
+        in_order = sorted(children_in(facts).items(), key=lambda item: int(item[1]["seq"]))
         return tuple([Key(child["app"], child["user"], id) for id, child in in_order])
 
     async def tree(self) -> Kin:

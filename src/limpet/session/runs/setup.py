@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput
-from limpet.model import Event, described
+from limpet.errors import InvalidInput, ToolAuthorizationFailed
+from limpet.model import Event, Fact, Head, described
 from limpet.model.facts.running.setup import (
     Setup,
     SetupChange,
     attached,
     setup_in,
+    tools_bound,
     tools_in,
     usable_tools,
 )
@@ -346,3 +347,44 @@ def _refers(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_refers, value))
     return isinstance(value, str) and re.fullmatch(_REFERENCE, value) is not None
+
+
+# --- of a child ----------------------------------------------------------------------------------
+
+
+def inherited_tools(
+    parent: Head, names: Iterable[str], of_worker: Mapping[str, Permission]
+) -> list[Fact]:
+    """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
+    for a tool that its parent does not have.
+
+    `of_worker` are the permissions of the worker that runs the parent.
+    """
+    facts = parent.facts
+    bound, usable = tools_in(facts), usable_tools(facts)
+    for name in names:
+        if usable is not None and name not in usable:
+            raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
+    drafts = []
+    if "tools" in facts:  # an empty binding too: without one, a child could use everything
+        drafts.append(tools_bound({name: bound[name] for name in names}))
+    setup = setup_in(facts)
+    limits = _limits(strictest(limits_of(setup), of_worker))
+    if setup.permissions is not None or limits:
+        drafts.append(attached(permissions=setup.permissions, limits=limits))
+    return drafts
+
+
+def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
+    """The permissions that do not simply allow a tool."""
+    every = ALL_TOOLS in limits  # then what is allowed has to be said
+    return {name: said for name, said in limits.items() if every or said != "always_allow"}
+
+
+def tool_names(tools: Any) -> list[str]:
+    """The tools that a child is given, in the form that is recorded. Raises InvalidInput."""
+    wrong = isinstance(tools, str) or not isinstance(tools, Iterable)
+    names = [] if wrong else list(tools)
+    if wrong or not all([isinstance(name, str) for name in names]):
+        raise InvalidInput(f"tools is a list of names, not {described(tools)}.")
+    return names

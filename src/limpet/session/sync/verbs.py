@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import MergedSession
     from limpet.session.life.memory import LayerName
     from limpet.session.life.transitions import Durations
+    from limpet.session.move.arrivals import Arrivals
     from limpet.session.move.transfer import Copied
     from limpet.session.sharing import Shared
     from limpet.store.protocol import Progress
@@ -143,6 +145,20 @@ def blocking_with_session(
     verb: Callable[Concatenate[Any, Session[Any], P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
     """Return a verb whose first argument is a session, without await."""
+    return without_await(verb)
+
+
+def opening_child(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], SyncSession[Q]]:
+    """Return a verb that gives a child of a session or key, without await."""
+    return without_await(verb)
+
+
+def blocking_with_parent(
+    verb: Callable[Concatenate[Any, AnyKey | Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, AnyKey | SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session or a key, without await."""
     return without_await(verb)
 
 
@@ -472,8 +488,13 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
     retention = blocking(StorePolicies.retention)
+    arrivals = blocking(StorePolicies.arrivals)
+    switch_tool = blocking(StorePolicies.switch_tool)
+    fresh_evidence = blocking(StorePolicies.fresh_evidence)
+    switches = blocking(StorePolicies.switches)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
+    promotion = blocking(StorePolicies.promotion)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -492,6 +513,9 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         token: str | None = None,
         tls: TLS | None = None,
         policies: str | FilePath | None = None,
+        node: str | None = None,
+        nodes: Mapping[str, str | Limpet] | None = None,
+        follow_moves: bool = False,
     ) -> None:
         limpet = Limpet(
             url,
@@ -504,6 +528,9 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
             token=token,
             tls=tls,
             policies=policies,
+            node=node,
+            nodes=nodes,
+            follow_moves=follow_moves,
         )
         super().__init__(limpet, Loop())
         try:
@@ -518,9 +545,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def acting_as(self, principal: Principal) -> SyncLimpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> SyncLimpet:
         acting = SyncLimpet.__new__(SyncLimpet)
-        Facade.__init__(acting, self._loop.call(self._of.acting_as, principal), self._loop)
+        made = self._loop.call(partial(self._of.acting_as, principal, address=address))
+        Facade.__init__(acting, made, self._loop)
         acting._owns_loop = False
         return acting
 
@@ -537,6 +565,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
                 self._loop.stop()
 
     url: Attribute[str]
+    node: Attribute[str]
     work: Attribute[SyncWork]
     maintenance: Attribute[SyncMaintenance]
     policies: Attribute[SyncPolicies]
@@ -555,6 +584,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     session = handle(Limpet.session)
     app = bound_app(Limpet.app)
     graph = blocking(Limpet.graph)
+    spawn = opening_child(Limpet.spawn)
+    wait_for_children = blocking_with_parent(Limpet.wait_for_children)
     list = blocking(Limpet.list)
     inbox = blocking(Limpet.inbox)
     status = blocking(Limpet.status)
@@ -570,6 +601,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     unarchive = blocking(Limpet.unarchive)
     export = blocking(Limpet.export)
     import_ = blocking(Limpet.import_)
+    move = blocking(Limpet.move)
+    prestage = blocking(Limpet.prestage)
+    drain = blocking(Limpet.drain)
+    home = blocking(Limpet.home)
     delete = blocking(Limpet.delete)
     erase = blocking(Limpet.erase)
     erase_user = blocking(Limpet.erase_user)
@@ -577,6 +612,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     export_audit = blocking(Limpet.export_audit)
     learnings = blocking(Limpet.learnings)
     promote = blocking(Limpet.promote)
+    propose = blocking(Limpet.propose)
+    proposals = blocking(Limpet.proposals)
+    decide = blocking(Limpet.decide)
+    recall = blocking(Limpet.recall)
+    withdraw = blocking(Limpet.withdraw)
     memory_of = blocking(Limpet.memory_of)
 
     def copy(
@@ -632,3 +672,22 @@ class LoopAdopter(Adopter):
 
     async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
         await self._loop.await_(super().write_names(owner, values))
+
+    def receiving(self, arrivals: Arrivals) -> Arrivals:
+        """Return the side of this store that receives sessions, on its own loop."""
+        return LoopArrivals(arrivals, self._loop)  # type: ignore[return-value]  # the same verbs
+
+
+class LoopArrivals:
+    """Arrivals whose every call is handed to the loop of its store."""
+
+    def __init__(self, of: Arrivals, loop: Loop) -> None:
+        self._of, self._loop, self.node = of, loop, of.node
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        verb = getattr(self._of, name)
+
+        async def handed(*args: Any, **kwargs: Any) -> Any:
+            return await self._loop.await_(verb(*args, **kwargs))
+
+        return handed

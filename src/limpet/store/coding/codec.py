@@ -156,7 +156,7 @@ class Codec:
             self._check_plain(place())
         if flags & COMPRESSED:
             try:
-                return bytes(_zstd().decompress(stored))
+                return bytes(zstd().decompress(stored))
             except MemoryError:
                 raise  # says nothing about the bytes
             except Exception as error:
@@ -198,7 +198,7 @@ _TOOLS: Final = _Tools()
 def _compressed(raw: bytes) -> bytes:
     """The same bytes as `zstd.compress` gives."""
     if _TOOLS.compressor is None:
-        _TOOLS.compressor = _zstd().ZstdCompressor(_LEVEL)
+        _TOOLS.compressor = zstd().ZstdCompressor(_LEVEL)
     tool, _TOOLS.compressor = _TOOLS.compressor, None  # one that fails halfway is not used again
     tool.set_pledged_input_size(len(raw))
     packed: bytes = tool.compress(raw, tool.FLUSH_FRAME)
@@ -206,7 +206,8 @@ def _compressed(raw: bytes) -> bytes:
     return packed
 
 
-def _zstd() -> Any:
+def zstd() -> Any:
+    """The module of zstd: of Python itself, or of the package that stands in for it."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

@@ -369,6 +369,8 @@ class MemoryStore(Leasing):
             return False
         if each.by is None:
             return True
+        if each.by_at is not None and not self._stands(each.by, each.by_at):
+            return False
         log = self._kept.pop(each.by, None)
         if log is None or key_hash(each.key) in self._erased:
             return False

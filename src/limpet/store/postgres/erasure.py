@@ -76,6 +76,8 @@ async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) ->
         return
     if await reader.erasure(conn, key) is not None:
         raise NotExchanged
+    if each.by_at is not None and not await _stands(conn, each.by, each.by_at):
+        raise NotExchanged
     sid = await conn.fetchval(
         SQL["take_key"], *rows.key_names(each.by), *rows.key_names(key), fence
     )

@@ -16,6 +16,7 @@ from limpet.errors import (
     StoreBusy,
 )
 from limpet.model import LEFT_US, Head, Key, Lease, blank, due_for, lasting, left_until, locked
+from limpet.model.facts.moves import check_here
 from limpet.model.limits import INT_MAX
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
@@ -130,8 +131,11 @@ class PostgresLeases:
         for _ in range(TRIES_MAX):
             row = await conn.fetchrow(SQL["acquire"], *args)
             if row is not None:
-                fence, until_us, at_us, facts, uid = row
-                given = (fence, until_us, lease_seconds, at_us, due_for(facts_from(facts), at_us))
+                fence, until_us, at_us, packed, uid = row
+                facts = facts_from(packed)
+                if "departed" in facts:  # its lease goes with the transaction
+                    check_here(key, facts)
+                given = (fence, until_us, lease_seconds, at_us, due_for(facts, at_us))
                 return Lease(key, worker, *given, lock=True, uid=uid)
             await conn.execute(SQL["measure_again"])
             head = await self._head(conn, key)

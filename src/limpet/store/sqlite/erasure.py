@@ -97,6 +97,8 @@ def _exchange(writes: SQLiteWriteConnection, each: Exchange, now_us: int) -> Non
     taking = _living(writes, each.by)
     if taking is None or writes.reader.erasure(writes.reader.key_hash(each.key)) is not None:
         raise _NotExchanged
+    if each.by_at is not None and not _stands(writes, each.by, each.by_at):
+        raise _NotExchanged
     sid, head = taking
     after = msgspec.structs.replace(head, key=each.key, fence=max(head.fence, fence))
     writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))

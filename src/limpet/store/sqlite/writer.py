@@ -391,7 +391,7 @@ class SQLiteWriter(threading.Thread):
             batch, answers = self._commit(jobs, here=True)
             seconds = self._pace.timer() - began
             self._settle(batch)
-            _answer_here(answers)
+            answer_here(answers)
             self._pace.held(jobs, seconds)
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
@@ -416,13 +416,13 @@ class SQLiteWriter(threading.Thread):
         except apsw.Error as unknown:  # callers may send it again
             recorded, error = False, unknown
         if recorded and under_way is not None:
-            _answer_here(under_way[1])
+            answer_here(under_way[1])
         elif isinstance(error, Unready) and len(jobs) == 1:
             self._unsettled = False
-            _answer_here([(jobs[0], None, error)])
+            answer_here([(jobs[0], None, error)])
         elif isinstance(error, apsw.Error) or (isinstance(error, Exception) and len(jobs) == 1):
             self._log_failed(error, len(jobs))
-            _answer_here([(job, None, self._failure(error)) for job in jobs])
+            answer_here([(job, None, self._failure(error)) for job in jobs])
         if self._writes.conn.in_transaction:
             self.jobs.wake(WriterCall(_nothing))  # the thread connects again
 
@@ -728,7 +728,7 @@ def deliver(answers: Sequence[JobAnswer]) -> None:
             job.future.set_exception(error)
 
 
-def _answer_here(answers: Sequence[JobAnswer]) -> None:
+def answer_here(answers: Sequence[JobAnswer]) -> None:
     """Answer callers of this loop. If an interrupt comes, the rest are answered next."""
     try:
         deliver(answers)

@@ -176,6 +176,11 @@ def given_back(facts: Facts) -> Fact | None:
     return Fact(type=RETURNED, data={"own": True, **used_up(facts)._asdict()})
 
 
+def account(facts: Facts) -> dict[str, Any]:
+    """What a spawned child and its own have used, and the limits it had, for its parent."""
+    return {**used_up(facts)._asdict(), "limit": _limits(facts)}
+
+
 def usage(facts: Facts) -> Usage:
     used = facts.get("usage", EMPTY)
     counts = {name: used.get(name, 0) for name in ("turns", *_COUNTED)}
@@ -304,6 +309,25 @@ def fold_returned(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     return _budget(facts, lent=FrozenDict(rest) if rest else None, gone=_pair(*gone), **grown)
 
 
+def lend(facts: Facts, of: Amount) -> Changes:
+    """What follows for the parent if a spawned child is given this much."""
+    return _budget(facts, spawned=_pair(*_plus(_spawned(facts), of)))
+
+
+def take_back(facts: Facts, lent: Amount | None, account: Mapping[str, Any]) -> Changes:
+    """What follows for the parent if a spawned child ends: what is unspent comes back, also of what
+    the child was granted beside it."""
+    given = (Amount() if lent is None else lent)._asdict()
+    had, limits, out = account.get("limit", EMPTY), _limits(facts), _spawned(facts)._asdict()
+    left = Amount(**{name: max(0, out[name] - given[name]) for name in LIMITS})
+    gone = _plus(_gone(facts), Amount(account["cost"], account["tokens"]))
+    if gone == Amount() and "budget" not in facts:
+        return {}
+    grown = {n: _clamp(limits[n] + had[n] - given[n]) for n in limits if n in had}
+    spawned = None if left == Amount() else _pair(*left)
+    return _budget(facts, spawned=spawned, gone=_pair(*gone), **grown)
+
+
 def fold_message(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """A message of the agent says what it has cost."""
     counted, cost = data.get("usage"), data.get("cost", 0)
@@ -374,7 +398,13 @@ def _left(facts: Facts) -> dict[str, int]:
 
 def _lent(facts: Facts) -> Amount:
     """Return the sum that children have, or have used."""
-    return _sum([_gone(facts), *[_amount(of) for of in _part(facts, "lent").values()]])
+    lent = [_amount(of) for of in _part(facts, "lent").values()]
+    return _sum([_gone(facts), _spawned(facts), *lent])
+
+
+def _spawned(facts: Facts) -> Amount:
+    """Return the sum that spawned children were given, of those that have not ended."""
+    return _amount(_part(facts, "spawned") or (0, 0))
 
 
 def _gone(facts: Facts) -> Amount:

@@ -80,12 +80,25 @@ def child_released(child: Key, uid: str | None = None) -> Fact:
     return Fact(type=CHILD_RELEASED, data=data)
 
 
-def delegated(parent: Key, uid: str, turn: str, depth: int, tools: Any = None) -> Fact:
-    """This session works for another one. Raises InvalidEvent if it is too far down."""
+def delegated(
+    parent: Key,
+    uid: str,
+    turn: str | None,
+    depth: int,
+    tools: Any = None,
+    *,
+    spawned: Mapping[str, Any] = EMPTY,
+) -> Fact:
+    """This session works for another one. Raises InvalidEvent if it is too far down.
+
+    `spawned` is what a child of no turn remembers: the hash of its task, and what it was given.
+    """
     if depth > DELEGATION_DEPTH_MAX:
         raise InvalidEvent(f"sessions may delegate {DELEGATION_DEPTH_MAX} levels down, no further")
     data: dict[str, Any] = {"app": parent.app, "user": parent.user, "id": parent.id, "uid": uid}
-    data |= {"turn": turn, "depth": depth}
+    data |= {"depth": depth, **spawned}
+    if turn is not None:
+        data["turn"] = turn
     if tools is not None:
         data["tools"] = tools
     return Fact(type=DELEGATED, data=data)

@@ -15,6 +15,7 @@ from limpet.model.events import Fact
 from limpet.model.facts import labels, phases
 from limpet.model.facts.phases import COMPLETED, TERMINATED
 from limpet.model.facts.running import children, requests, runs
+from limpet.model.facts.running.spawned import children_open
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -90,7 +91,7 @@ def has_ended(facts: Facts) -> bool:
 
 def to_cascade(facts: Facts) -> bool:
     """True if it has children that do not know yet that it ended."""
-    return bool(children.children_in(facts)) and "cascaded" not in ending_in(facts)
+    return children_open(facts) > 0 and "cascaded" not in ending_in(facts)
 
 
 def to_compensate(facts: Facts) -> bool:

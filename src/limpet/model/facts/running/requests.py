@@ -33,6 +33,7 @@ ANSWERS: Final = frozenset((CONFIRMATION, CUSTOM_RESULT, RESOLUTION))
 # approval: may this be done; question: answered from outside; unknown_effect: nobody knows whether
 # it was done; mismatch: the harness does not make the calls that it made before.
 RequestKind: TypeAlias = Literal["approval", "question", "unknown_effect", "mismatch"]
+WaitingKind: TypeAlias = RequestKind | Literal["promotion"]  # which no session waits for
 StoredKind: TypeAlias = RequestKind | Literal["effect"]  # as unknown_effect was called before
 # How a person settles what only they can know.
 Decision: TypeAlias = Literal["happened", "run_again", "give_up"]
@@ -56,7 +57,7 @@ class Request(msgspec.Struct, frozen=True):
     """An open request: a session waits for its answer."""
 
     id: str
-    kind: RequestKind
+    kind: WaitingKind
     name: str
     input: Any
     deadline: datetime | None = None

@@ -39,7 +39,7 @@ StopReason: TypeAlias = Literal[
     "interrupted",
     "terminated",
 ]
-SpanKind: TypeAlias = Literal["wake", "tool", "step", "model"]
+SpanKind: TypeAlias = Literal["wake", "tool", "step", "model", "retrieval"]
 # What a wake is for: a turn of the harness; or only to record the end of what is over.
 WakeName: TypeAlias = Literal["wake", "settle", "finish"]
 # Why a session was woken. died: the run before ended with its worker; deadline: of a request;

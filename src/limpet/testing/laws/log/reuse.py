@@ -216,12 +216,15 @@ class ReuseLaws:
             Exchange(missing, Standing(first.uid, None), None),
             Exchange(erased, None, B),
             Exchange(free, None, A),  # it has ended by then
+            Exchange(free, None, B, Standing(second.uid, 2)),  # it does not stand there
+            Exchange(free, None, B, Standing(first.uid, 1)),
         ):
             assert await store.exchange([good, wrong]) is False, wrong
             for each, head in ((A, first), (B, second)):
                 assert (await load(store, each)).head == head
                 await store.commit(to(head.uid, Commit(each, (), head.version)))
-        assert await store.exchange([good, Exchange(free, None, B)]) is True
+        taken = Exchange(free, None, B, Standing(second.uid, 1))
+        assert await store.exchange([good, taken]) is True
         assert (await load(store, free)).head.uid == second.uid
         async with refused(store, SessionDeleted):
             await load(store, A)

@@ -1,0 +1,232 @@
+"""Advice: a signal in the aggregates, the response to it, and the evidence.
+
+Each signal has a threshold and a least number of cases, both in `AdvicePolicy`. Nothing is done by
+itself: only what a policy turns on is applied, to switches that workers and stores really follow,
+and each application is recorded as a document of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.analytics.rollup import CellTally, group_row, tool_row
+from limpet.model import DefaultActor
+from limpet.session.documents import Internal
+from limpet.session.limpet import Limpet, journal_of
+from limpet.session.runs.switches import ToolSwitch
+
+Signal: TypeAlias = Literal[
+    "high_turn_latency",
+    "tool_errors",
+    "low_completion",
+    "many_repairs",
+    "low_satisfaction",
+    "large_state",
+    "frequent_suspensions",
+]
+COLLECTION: Final = "advice"
+ACTOR: Final = DefaultActor("system:analytics")
+RESPONSES: Final[Mapping[Signal, str]] = {
+    "high_turn_latency": "keep retrieved evidence fresh for longer, and warm tools up beforehand",
+    "tool_errors": "open the circuit of the tool, and name a fallback for it",
+    "low_completion": "decompose tasks of this type better, and give them more retrieval sources",
+    "many_repairs": "verify earlier and more strictly, and improve the planning prompt",
+    "low_satisfaction": "offer help in these sessions, or escalate them to a person",
+    "large_state": "compact more often, and prune the history",
+    "frequent_suspensions": "lengthen the idle timeout, and give workers more resources",
+}
+NOT_AUTOMATIC: Final[frozenset[Signal]] = frozenset(("low_completion", "many_repairs"))
+
+
+class AdvicePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a signal is given, and what may be done about it without asking. All of it is off
+    until it is turned on."""
+
+    # Thresholds: a signal is given beyond them, from `cases` cases on.
+    cases: int = 20
+    turn_latency_seconds: float = 30.0  # p99
+    tool_error_rate: float = 0.2
+    completion_rate: float = 0.7
+    repairs_per_session: float = 0.5
+    satisfaction: float = 0.5
+    state_bytes: int = 1_048_576  # p99
+    suspensions_per_session: float = 2.0
+    # Responses.
+    open_circuits: bool = False
+    fallbacks: Mapping[str, str] = {}  # tool → the tool that stands in for it
+    circuit_seconds: float = 600.0  # after which it closes by itself
+    fresh_seconds: float | None = None  # how long evidence is fresh under high latency
+    escalate_priority: int | None = None  # of live sessions whose satisfaction is low
+    hot_events: int | None = None  # how many events of each session stay hot under large states
+    idle_timeout: timedelta | None = None  # of new sessions in this process
+
+
+class SignalEvidence(msgspec.Struct, frozen=True):
+    """The number behind a signal."""
+
+    app: str
+    dimension: str
+    value: str  # the group: a tool, a task type, an agent version, or "" for the app
+    metric: str
+    measured: float
+    threshold: float
+    cases: int  # that it was measured on
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """A signal and the response to it. `applied` if a policy has had it done."""
+
+    signal: Signal
+    response: str
+    evidence: SignalEvidence
+    applied: str | None = None  # what was done
+
+    def __str__(self) -> str:
+        e = self.evidence
+        of = f" of {e.value}" if e.value else ""
+        return (
+            f"{e.metric}{of} is {e.measured:,.3g} (threshold {e.threshold:,.3g}, "
+            f"{e.cases:,} cases): {self.response}"
+        )
+
+
+Totals: TypeAlias = Callable[[str, str], list[tuple[str, CellTally]]]  # (app, dimension) → groups
+
+
+def advice_for(app: str, totals: Totals, policy: AdvicePolicy) -> Iterator[Advice]:
+    """Yield the advice for an app, from its roll-ups over all time."""
+    whole = CellTally.empty()
+    for _, tally in totals(app, "task_type"):
+        whole.plus(tally)
+    row = group_row(whole)
+    for signal, metric, threshold, cases in (
+        ("high_turn_latency", "p99_turn_latency", policy.turn_latency_seconds, row["turns"]),
+        ("large_state", "p99_peak_state_size", policy.state_bytes, row["sessions"]),
+        (
+            "frequent_suspensions",
+            "suspensions_per_session",
+            policy.suspensions_per_session,
+            row["sessions"],
+        ),
+        ("many_repairs", "repair_frequency", policy.repairs_per_session, row["sessions"]),
+    ):
+        yield from _above(signal, (app, "app", "", metric), row[metric], threshold, cases, policy)
+    predicted = whole["predicted"]
+    found = row["mean_satisfaction"]
+    of = (app, "app", "", "mean_satisfaction")
+    yield from _below("low_satisfaction", of, found, policy.satisfaction, predicted, policy)
+    for name, tally in totals(app, "tool"):
+        tool = tool_row(tally)
+        of = (app, "tool", name, "error_rate")
+        rate, count = tool["error_rate"], tool["count"]
+        yield from _above("tool_errors", of, rate, policy.tool_error_rate, count, policy)
+    for name, tally in totals(app, "task_type"):
+        group = group_row(tally)
+        of = (app, "task_type", name, "completion_rate")
+        rate, ended = group["completion_rate"], group["ended"]
+        yield from _below("low_completion", of, rate, policy.completion_rate, ended, policy)
+
+
+def _above(
+    signal: Any,
+    of: tuple[str, str, str, str],
+    measured: float | None,
+    threshold: float,
+    cases: int,
+    policy: AdvicePolicy,
+) -> Iterator[Advice]:
+    if measured is not None and measured > threshold and cases >= policy.cases:
+        yield Advice(signal, RESPONSES[signal], SignalEvidence(*of, measured, threshold, cases))
+
+
+def _below(
+    signal: Any,
+    of: tuple[str, str, str, str],
+    measured: float | None,
+    threshold: float,
+    cases: int,
+    policy: AdvicePolicy,
+) -> Iterator[Advice]:
+    if measured is not None and measured < threshold and cases >= policy.cases:
+        yield Advice(signal, RESPONSES[signal], SignalEvidence(*of, measured, threshold, cases))
+
+
+async def apply(
+    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[], list[Any]]
+) -> Advice:
+    """Do what the policy allows about one piece of advice, once, and record it. `low` gives the
+    keys of live sessions whose satisfaction is below the threshold."""
+    done = await _applied(lp, advice, policy, low)
+    if done is None:
+        return advice
+    applied = msgspec.structs.replace(advice, applied=done)
+    e = advice.evidence
+    documents = Internal(journal_of(lp), COLLECTION, actor=ACTOR)
+    await documents.put(f"{e.app}/{advice.signal}/{e.value}", msgspec.to_builtins(applied))
+    return applied
+
+
+async def _applied(
+    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[], list[Any]]
+) -> str | None:
+    """Return what was done; None if the policy allows nothing, or it is done already."""
+    app, e = advice.evidence.app, advice.evidence
+    match advice.signal:
+        case "tool_errors" if policy.open_circuits:
+            return await _open_circuit(lp, app, e.value, policy)
+        case "high_turn_latency" if policy.fresh_seconds is not None:
+            if (await lp.policies.switches(app)).fresh_seconds >= policy.fresh_seconds:
+                return None
+            await lp.policies.fresh_evidence(app, policy.fresh_seconds, actor=ACTOR)
+            return f"evidence is fresh for {policy.fresh_seconds:,.0f} s"
+        case "large_state" if policy.hot_events is not None:
+            await lp.policies.retention(app, events=policy.hot_events, actor=ACTOR)
+            report = await lp.maintenance.compact()
+            return f"{policy.hot_events:,} events stay hot; {report}"
+        case "frequent_suspensions" if policy.idle_timeout is not None:
+            return _lengthen_idle(lp, app, policy.idle_timeout)
+        case "low_satisfaction" if policy.escalate_priority is not None:
+            return await _escalate(lp, low(), policy.escalate_priority)
+    return None
+
+
+async def _open_circuit(lp: Limpet, app: str, tool: str, policy: AdvicePolicy) -> str | None:
+    now_us = journal_of(lp).now_us()
+    before = (await lp.policies.switches(app)).tools.get(tool, ToolSwitch())
+    if before.is_open(now_us):
+        return None
+    fallback = policy.fallbacks.get(tool, before.fallback)
+    until_us = now_us + round(policy.circuit_seconds * 1_000_000)
+    switch = msgspec.structs.replace(before, open=True, fallback=fallback, until_us=until_us)
+    await lp.policies.switch_tool(app, tool, switch, actor=ACTOR)
+    instead = "" if fallback is None else f"; {fallback} stands in for it"
+    return f"the circuit of {tool} is open for {policy.circuit_seconds:,.0f} s{instead}"
+
+
+def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
+    """Lengthen the idle timeout that new sessions get in this process."""
+    from limpet.model.facts.timeouts import Timeouts
+    from limpet.session.writer import writer_of
+
+    services = writer_of(lp.session(app, "any", "any")).services
+    declared = services.lifecycle(app)
+    timeouts = declared.timeouts or Timeouts()
+    if timeouts.idle is None or timeouts.idle >= idle:
+        return None
+    longer = msgspec.structs.replace(timeouts, idle=idle)
+    services.lifecycles[app] = msgspec.structs.replace(declared, timeouts=longer)
+    return f"new sessions are idle for up to {idle}"
+
+
+async def _escalate(lp: Limpet, keys: list[Any], priority: int) -> str | None:
+    raised = 0
+    for key in keys:
+        session = await lp.find(key)
+        if session is not None and session.head.priority < priority:
+            await session.lifecycle.set_priority(priority, actor=ACTOR)
+            raised += 1
+    return f"{raised} sessions have priority {priority}" if raised else None

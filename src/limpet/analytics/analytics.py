@@ -1,0 +1,659 @@
+"""Analytics: what a program asks of it. The file is folded by `run`; everything else reads it.
+
+Reads are of roll-ups, so their cost does not grow with the number of sessions; `anomalies`,
+`regression` and `failing` look at the newest sessions only, and `train` at those with feedback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from limpet.analytics import advice as advising, anomalies as finding, compare as comparing
+from limpet.analytics.advice import ACTOR, Advice, AdvicePolicy
+from limpet.analytics.anomalies import Anomalies
+from limpet.analytics.compare import Comparison, Regression
+from limpet.analytics.exposition import instrument, prometheus_text
+from limpet.analytics.file import AnalyticsFile, path_of
+from limpet.analytics.folding import FeedFold, checkpoints_owner
+from limpet.analytics.metrics import (
+    SessionAnalytics,
+    SessionFold,
+    analytics_of,
+    begin,
+    begins,
+    fold_checkpoint,
+    fold_event,
+)
+from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport
+from limpet.analytics.rollup import (
+    DIMENSIONS,
+    GRAINS,
+    HOUR,
+    CellTally,
+    Dimension,
+    Grain,
+    Table,
+    group_row,
+    hours_in,
+    hours_since,
+    merged,
+    start_of,
+    tool_row,
+    window_name,
+    window_row,
+)
+from limpet.analytics.satisfaction import MINIMUM, SatisfactionModel, train
+from limpet.analytics.sets import FailingSet, failing_set
+from limpet.errors import (
+    InvalidInput,
+    LimpetError,
+    SessionArchived,
+    SessionDeleted,
+    SessionEnded,
+    SessionErased,
+    SessionNotFound,
+    SessionSuspended,
+    TooLittleFeedback,
+)
+from limpet.model import Event, Key, described
+from limpet.model.facts import phases
+from limpet.model.facts.checkpoints import RECORDED
+from limpet.model.facts.scores import intervention_suggested, scored
+from limpet.model.keys import checkpoints_of
+from limpet.session.arguments import AnyKey, key_of
+from limpet.session.documents import Internal
+from limpet.session.limpet import Limpet, journal_of
+from limpet.session.loggers import SESSION
+from limpet.session.writer import writer_of
+
+COLLECTION: Final = "satisfaction"
+MODEL: Final = "model"
+INTERVENE_BELOW: Final = 0.3
+HOURS_KEPT: Final = 48
+DAYS_KEPT: Final = 62
+GROUPS: Final = 100  # rows of a table, if not asked otherwise
+RETRAIN: Final = timedelta(days=1)
+BASELINE: Final = 200
+_READ: Final = 1_000
+_GROUPS_MAX: Final = 10_000
+_HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at advice and schedule
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
+OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One judgement: of the session, or of one turn or tool call of it."""
+
+    seq: int
+    name: str
+    value: float
+    turn: str | None = None
+    call: str | None = None
+
+
+class Analytics:
+    """The analytics of a store: `limpet.Analytics(lp, "sqlite:///analytics.db")`.
+
+    `intervene_below` is the predicted satisfaction below which an intervention is suggested in a
+    live session, once: an event, and a call of `on_intervention`. None: never. `policy` says which
+    advice is applied by `run`. `retrain` is how often it trains a model again, if there is feedback
+    of `minimum` sessions. Windows are hours for `hours_kept`, then days for `days_kept`, then
+    months.
+    """
+
+    def __init__(
+        self,
+        lp: Limpet,
+        url: str,
+        *,
+        policy: AdvicePolicy | None = None,
+        intervene_below: float | None = INTERVENE_BELOW,
+        on_intervention: OnIntervention | None = None,
+        retrain: timedelta | None = RETRAIN,
+        minimum: int = MINIMUM,
+        hours_kept: int = HOURS_KEPT,
+        days_kept: int = DAYS_KEPT,
+    ) -> None:
+        if not isinstance(lp, Limpet):
+            raise InvalidInput(
+                "analytics need the Limpet of `async with limpet.open(url) as lp`, "
+                f"not {described(lp)}."
+            )
+        if hours_kept < 1 or days_kept < 1:
+            raise InvalidInput("hours_kept and days_kept are numbers from 1.")
+        self._lp, self._path = lp, path_of(url)
+        self._policy, self._retrain, self._minimum = policy, retrain, minimum
+        self._below, self._on_intervention = intervene_below, on_intervention
+        self._kept = (hours_kept, days_kept)
+        self._opened: tuple[AnalyticsFile, FeedFold] | None = None
+        self._model: SatisfactionModel | None = None
+        self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        self._parts()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the file. The store stays open."""
+        self._stopping = True
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[0].close()
+
+    def _parts(self) -> tuple[AnalyticsFile, FeedFold]:
+        """The file and the way into it, opened at the first use."""
+        if self._opened is None:
+            file = AnalyticsFile(self._path)
+            hours, days = self._kept
+            folding = FeedFold(journal_of(self._lp).store, file, hours_kept=hours, days_kept=days)
+            self._opened, self._stopping = (file, folding), False
+            raw = file.meta(MODEL)
+            if raw is not None:
+                self._use(msgspec.json.decode(raw, type=SatisfactionModel))
+        return self._opened
+
+    @property
+    def file(self) -> AnalyticsFile:
+        """The open file."""
+        return self._parts()[0]
+
+    def _now_us(self) -> int:
+        return journal_of(self._lp).now_us()
+
+    # --- folding ---------------------------------------------------------------------------------
+
+    async def run(self, *, once: bool = False) -> int:
+        """Fold what is new; with once=True return then, else go on until `stop` or a cancellation.
+        Returns the number of events that were folded."""
+        _, folding = self._parts()
+        began, self._stopping, looked = folding.events, False, float("-inf")
+        if not await folding.is_same():
+            await folding.reconcile()
+        await self._adopt_model()
+        await self._intervene(self._live())
+        with journal_of(self._lp).hub.waiting(app=None) as bell:
+            while not self._stopping:
+                bell.clear()
+                if await self._fold_page():
+                    await asyncio.sleep(0)
+                    continue
+                if once or time.monotonic() - looked >= _HOUSE_SECONDS:
+                    await folding.honour_endings()
+                    await self._keep_house()
+                    looked = time.monotonic()
+                if once:
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_HOUSE_SECONDS):
+                        await bell.wait()
+        return folding.events - began
+
+    def stop(self) -> None:
+        """Let `run` return after the page that it folds."""
+        self._stopping = True
+
+    async def _fold_page(self) -> bool:
+        _, folding = self._parts()
+        changed = await folding.step()
+        if changed is None:
+            return False
+        await self._intervene(changed)
+        metrics = writer_of(self._lp.session("any", "any", "any")).services.metrics
+        for fold in folding.ended:
+            analytics = analytics_of(fold, self._now_us())
+            metrics.record("session.analytics", session=fold.key, record=analytics.plain)
+        return True
+
+    async def _keep_house(self) -> None:
+        """Train and apply as the schedule and the policy say."""
+        file, _ = self._parts()
+        trained_us = file.meta("trained_us") or 0
+        due = self._retrain is not None and self._now_us() - trained_us > (
+            self._retrain // timedelta(microseconds=1)
+        )
+        rated = file.meta("rated") or 0
+        if due and (found := file.rated()) >= self._minimum and found > rated:
+            with suppress(TooLittleFeedback):
+                await self.train(minimum=self._minimum)
+        if self._policy is not None:
+            await self.apply(self._policy)
+
+    # --- one session -----------------------------------------------------------------------------
+
+    async def session(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None
+    ) -> SessionAnalytics:
+        """Return the metrics of a session as they are now, with what was not folded yet. Of a
+        deleted one, as they were. Raises SessionNotFound."""
+        one = key_of(key, user, id)
+        fold = await self._current(one)
+        if fold is None:
+            raise SessionNotFound(one)
+        await self._count_checkpoints(fold)
+        if self._model is not None and fold.model != self._model.version:
+            fold.satisfaction = self._model.predict_fold(fold, self._now_us())
+        return analytics_of(fold, self._now_us())
+
+    async def _current(self, key: Key) -> SessionFold | None:
+        """The fold of a session with the rest of its log, which is counted in the file later."""
+        file, _ = self._parts()
+        found = file.folds_of(key)
+        fold, store = found[-1] if found else None, journal_of(self._lp).store
+        after = 0 if fold is None else fold.seq
+        while True:
+            try:
+                events = await store.read(key, after=after, limit=_READ, reverse=False, types=None)
+            except _GONE:
+                return fold
+            if not events:
+                return fold
+            for event in events:
+                after = event.seq
+                if begins(event):
+                    fold = begin(key, event)
+                elif fold is not None:
+                    fold_event(fold, event)
+
+    async def _count_checkpoints(self, fold: SessionFold) -> None:
+        """Count those that were made since the last fold."""
+        log = checkpoints_of(fold.key)
+        uid, after = self.file.log(log)
+        while True:
+            try:
+                events = await journal_of(self._lp).store.read(
+                    log, after=after, limit=_READ, reverse=False, types=None
+                )
+            except _GONE:
+                return
+            if not events:
+                return
+            for event in events:
+                after, uid = event.seq, checkpoints_owner(event, uid)
+                if event.type == RECORDED and event.data is not None and uid == fold.uid:
+                    fold_checkpoint(fold, event.data.get("size"))
+
+    async def score(
+        self,
+        key: AnyKey,
+        name: str,
+        value: float,
+        *,
+        turn: str | None = None,
+        call: str | None = None,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Record a score from 0 to 1 of a session, of one turn or of one tool call. It is an event
+        of the session, which may have ended."""
+        fact = scored(name, value, turn=turn, call=call, note=note, actor=actor or ACTOR)
+        session = self._lp.session(key_of(key))
+        return (await session.record(fact))[0]
+
+    async def scores(self, key: AnyKey) -> tuple[Score, ...]:
+        """Return the scores of a session that were folded, oldest first."""
+        file, _ = self._parts()
+        found = file.folds_of(key_of(key))
+        return tuple([Score(*row) for row in file.scores(found[-1].uid)]) if found else ()
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    async def by(
+        self,
+        dimension: Dimension,
+        *,
+        app: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        window: Grain | None = None,
+        limit: int = GROUPS,
+    ) -> Table:
+        """Return the numbers of each user, task type, agent version, tool or window of an app.
+
+        Sessions belong to the window in which they were created, and what windows show to that in
+        which it happened. With a `window` ("hour", "day" or "month") there is a row for each group
+        and window. `since` and `until` bound the beginnings of windows, as fine as these are still
+        kept: hours, then days, then months; users have days. The largest groups come first.
+        """
+        file, _ = self._parts()
+        _check_query(dimension, window, limit)
+        if dimension == "window":
+            return self._windows(app, since, until, window or "hour", limit)
+        row = tool_row if dimension == "tool" else group_row
+        if since is until is None and window is None:
+            groups = file.totals(app, dimension, limit)
+            return _table(dimension, [{dimension: v, **row(t)} for v, t in groups], row)
+        cells = file.ranged(app, dimension, *_hours(since, until), limit)
+        found: dict[tuple[str, int, int], list[CellTally]] = {}
+        for grain, start, value, tally in cells:
+            place = (0, 0) if window is None else _placed(grain, start, window)
+            found.setdefault((value, *place), []).append(tally)
+        rows = []
+        for (value, grain, start), tallies in found.items():
+            in_window = {} if window is None else {"window": window_name(grain, start)}
+            rows.append({dimension: value, **in_window, **row(merged(tallies))})
+        count = "count" if dimension == "tool" else "sessions"
+        if window is None:
+            rows.sort(key=lambda each: -each[count])
+        return _table(dimension, rows, row, windowed=window is not None)
+
+    def _windows(
+        self,
+        app: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        window: Grain,
+        limit: int,
+    ) -> Table:
+        file, _ = self._parts()
+        found: dict[tuple[int, int], dict[int, CellTally]] = {}
+        for grain, start, _, tally in file.ranged(app, "window", *_hours(since, until), limit):
+            place = _placed(grain, start, window)
+            # Seconds of several apps add up within an hour; beyond it peaks are compared.
+            hours = found.setdefault(place, {})
+            same = start if grain == HOUR else -len(hours) - 1
+            hours.setdefault(same, CellTally.empty()).plus(tally)
+        rows = [
+            {
+                "window": window_name(grain, start),
+                **window_row(merged(hours.values()), hours_in(grain, start)),
+            }
+            for (grain, start), hours in sorted(found.items(), key=lambda each: each[0][1])
+        ]
+        return _table("window", rows[-limit:], lambda t: window_row(t, 1))
+
+    # --- satisfaction ----------------------------------------------------------------------------
+
+    async def train(self, *, minimum: int = MINIMUM) -> SatisfactionModel:
+        """Learn what satisfies from the sessions with feedback, and predict it for all sessions.
+
+        The model is the next version of a document of the store. Raises TooLittleFeedback with
+        fewer than `minimum` rated sessions, and never trains on fewer than 10.
+        """
+        file, folding = self._parts()
+        if type(minimum) is not int or minimum < 1:
+            raise InvalidInput(f"minimum is a number from 1, not {described(minimum)}.")
+        folds, now_us = list(file.folds(rated=True)), self._now_us()
+        documents = Internal(journal_of(self._lp), COLLECTION, actor=ACTOR)
+        before = await documents.find(MODEL)
+        version = 1 if before is None else before.version + 1
+        model = train(folds, minimum=minimum, now_us=now_us, version=version)
+        await documents.put(MODEL, model.plain, expect=version - 1)
+        self._use(model)
+        file.set_meta(MODEL, msgspec.json.encode(model))
+        file.set_meta("trained_us", now_us)
+        file.set_meta("rated", len(folds))
+        await folding.predict_all()
+        await self._intervene(self._live())
+        return model
+
+    async def model(self, version: int | None = None) -> SatisfactionModel | None:
+        """Return a version of the model, the newest if none is named; None if there is none."""
+        documents = Internal(journal_of(self._lp), COLLECTION)
+        found = await documents.find(MODEL, version)
+        return None if found is None else documents.decoded(found, SatisfactionModel)
+
+    async def _adopt_model(self) -> None:
+        """Predict with the newest model of the store, which another process may have trained."""
+        file, folding = self._parts()
+        newest = await self.model()
+        if newest is None or (self._model is not None and self._model.version >= newest.version):
+            return
+        self._use(newest)
+        file.set_meta(MODEL, msgspec.json.encode(newest))
+        await folding.predict_all()
+
+    def _use(self, model: SatisfactionModel) -> None:
+        self._model = model
+        if self._opened is not None:
+            self._opened[1].predict, self._opened[1].model = model.predict_fold, model.version
+
+    def _live(self) -> Iterable[SessionFold]:
+        if self._model is None or self._below is None:
+            return ()
+        return list(self.file.folds(live=True))
+
+    async def _intervene(self, folds: Iterable[SessionFold]) -> None:
+        """Suggest an intervention in live sessions that are predicted to disappoint, once each."""
+        if self._model is None or self._below is None:
+            return
+        for fold in folds:
+            if _is_low(fold, self._below) and not fold.intervened:
+                fold.intervened = True
+                await self._suggest(fold)
+
+    async def _suggest(self, fold: SessionFold) -> None:
+        model = self._model
+        if model is None or self._below is None:
+            return
+        of = (f"{fold.uid}/intervention", fold.satisfaction / 1_000_000, self._below)
+        fact = intervention_suggested(*of, model.version, actor=ACTOR)
+        try:
+            (event,) = await self._lp.session(fold.key).record(fact)
+        except (SessionEnded, SessionSuspended, *_GONE):
+            return
+        if event.repeated or self._on_intervention is None:
+            return  # another run has suggested it
+        try:
+            called = self._on_intervention(analytics_of(fold, self._now_us()))
+            if inspect.isawaitable(called):
+                await called
+        except Exception as error:
+            kind = type(error).__name__
+            SESSION.warning("intervention hook failed: error=%s session=%s", kind, fold.key)
+
+    # --- what is wrong ---------------------------------------------------------------------------
+
+    async def anomalies(
+        self,
+        *,
+        app: str | None = None,
+        metrics: Iterable[str] = finding.METRICS,
+        k: float = finding.K,
+        robust: bool = False,
+        warm_up: int = finding.WARM_UP,
+        window: int = finding.WINDOW,
+        false_alarm_rate: float | None = None,
+        limit: int = finding.SESSIONS,
+    ) -> Anomalies:
+        """Return what lies further than k deviations from the sessions before, by metric and for
+        all metrics together; `robust` goes by median and MAD. The first `warm_up` sessions are not
+        judged. With a `false_alarm_rate` the bounds are set so that one false alert or more comes
+        at most at that rate; without, the result says which rate k has."""
+        names = tuple(metrics)
+        if unknown := [name for name in names if name not in finding.METRICS]:
+            known = ", ".join(finding.METRICS)
+            raise InvalidInput(f"there is no metric {unknown[0]!r}. Use some of: {known}.")
+        if not 3 <= warm_up <= window:
+            raise InvalidInput("warm_up is a number from 3 up to window.")
+        folds = self.file.recent(app, limit)
+        return finding.anomalies_in(
+            folds,
+            metrics=names,
+            k=k,
+            robust=robust,
+            warm_up=warm_up,
+            window=window,
+            rate=false_alarm_rate,
+        )
+
+    async def compare(
+        self,
+        a: str,
+        b: str,
+        *,
+        app: str | None = None,
+        dimension: Dimension = "agent_version",
+        confidence: float = comparing.CONFIDENCE,
+    ) -> Comparison:
+        """Compare two groups, b with a: agent versions, or task types or users. Each metric has the
+        interval of its difference."""
+        if dimension not in ("agent_version", "task_type", "user"):
+            raise InvalidInput(
+                "compare takes groups of sessions: agent_version, task_type or user."
+            )
+        groups = dict(self.file.totals(app, dimension, _GROUPS_MAX))
+        for name in (a, b):
+            if name not in groups:
+                raise InvalidInput(f"there are no sessions of {dimension} {name!r}.")
+        return comparing.compared(a, b, groups[a], groups[b], confidence)
+
+    async def drift(self, app: str | None = None) -> tuple[Comparison, ...]:
+        """Compare each agent version with the one before it, in the order of their first
+        sessions."""
+        first: dict[str, int] = {}
+        for _, start, value, _ in self.file.ranged(app, "agent_version", 0, 2**40, _GROUPS_MAX):
+            first.setdefault(value, start)
+        names = sorted([name for name in first if name], key=lambda name: (first[name], name))
+        return tuple([await self.compare(a, b, app=app) for a, b in pairwise(names)])
+
+    async def regression(
+        self,
+        app: str | None = None,
+        *,
+        baseline: int = BASELINE,
+        rate: float = comparing.FALSE_ALARM_RATE,
+        limit: int = 4 * BASELINE,
+    ) -> Regression:
+        """Test if the predicted satisfaction of the newest sessions has fallen: a sequential test
+        against the oldest `baseline` of them, which may be asked for after every session."""
+        return comparing.regression_in(self.file.recent(app, limit), baseline=baseline, rate=rate)
+
+    async def advice(
+        self, app: str | None = None, *, policy: AdvicePolicy | None = None
+    ) -> tuple[Advice, ...]:
+        """Return a response for each signal beyond its threshold, with the evidence."""
+        rules = policy or self._policy or AdvicePolicy()
+        apps = self.file.apps() if app is None else [app]
+        return tuple(
+            [each for one in apps for each in advising.advice_for(one, self._totals, rules)]
+        )
+
+    def _totals(self, app: str, dimension: str) -> list[tuple[str, CellTally]]:
+        return self.file.totals(app, dimension, _GROUPS_MAX)
+
+    async def apply(
+        self, policy: AdvicePolicy | None = None, *, app: str | None = None
+    ) -> tuple[Advice, ...]:
+        """Do what the policy allows about each piece of advice, and record it. Returns what was
+        done."""
+        rules = policy or self._policy or AdvicePolicy()
+
+        def low() -> list[Key]:
+            folds = self.file.folds(live=True)
+            return [fold.key for fold in folds if _is_low(fold, rules.satisfaction)]
+
+        done = []
+        for each in await self.advice(app, policy=rules):
+            try:
+                applied = await advising.apply(self._lp, each, rules, low)
+            except LimpetError as error:
+                SESSION.warning("advice not applied: signal=%s code=%s", each.signal, error.code)
+                continue
+            if applied.applied is not None:
+                done.append(applied)
+        return tuple(done)
+
+    async def applied(self) -> tuple[Advice, ...]:
+        """Return the advice that was applied, the last time of each."""
+        documents = Internal(journal_of(self._lp), advising.COLLECTION)
+        found = [documents.decoded(each, Advice) async for each in documents.each()]
+        return tuple([each for each in found if each is not None])
+
+    async def failing(self, app: str | None = None, *, limit: int = 100) -> FailingSet:
+        """Return the newest sessions that failed, as a set that can be saved and replayed."""
+        return failing_set(self.file.recent(app, 10 * limit), limit=limit, now_us=self._now_us())
+
+    # --- elsewhere -------------------------------------------------------------------------------
+
+    async def export(self, path: str | Path) -> int:
+        """Write one row for each session to a Parquet file; their number. Raises ExtraMissing."""
+        from limpet.analytics.export import write_parquet
+
+        return write_parquet(self.file, Path(path), self._now_us())
+
+    async def prometheus(self) -> str:
+        """Return the totals of every app in the text format of Prometheus."""
+        return prometheus_text(self.file)
+
+    def instrument(self, meter_provider: Any = None) -> None:
+        """Offer the same totals as OpenTelemetry instruments, of a provider or of the global one.
+        Raises ExtraMissing."""
+        instrument(self.file, meter_provider)
+
+    async def report(self, app: str | None = None) -> FleetReport:
+        """Return what an operator looks at first: windows, groups, anomalies and advice."""
+        whole = await self.by("task_type", app=app, limit=_GROUPS_MAX)
+        groups = [name for name in DIMENSIONS if name != "window"]
+        return FleetReport(
+            app=app,
+            at=self._lp.now(),
+            sessions=sum(whole.column("sessions")),
+            windows=await self.by("window", app=app, window="hour", limit=WINDOWS),
+            groups={name: await self.by(name, app=app, limit=REPORT_GROUPS) for name in groups},
+            anomalies=await self.anomalies(app=app, false_alarm_rate=0.05),
+            regression=await self.regression(app),
+            drift=await self.drift(app),
+            advice=await self.advice(app),
+        )
+
+    async def forget(self, app: str, user: str) -> int:
+        """Remove the sessions of a user at once; their number. `run` does so for who was erased
+        from the store."""
+        file, folding = self._parts()
+        gone = [fold for fold in file.folds() if (fold.app, fold.user) == (app, user)]
+        folding.remove(gone)
+        return len(gone)
+
+
+def _is_low(fold: SessionFold, below: float) -> bool:
+    """True if a live session with a turn behind it is predicted to disappoint."""
+    known = fold.satisfaction >= 0 and fold.turns > 0
+    return known and fold.phase == phases.ACTIVE and fold.satisfaction < below * 1_000_000
+
+
+def _check_query(dimension: str, window: str | None, limit: int) -> None:
+    if dimension not in DIMENSIONS:
+        raise InvalidInput(f"by takes one of {', '.join(DIMENSIONS)}, not {described(dimension)}.")
+    if window is not None and window not in GRAINS[1:]:
+        raise InvalidInput(f"a window is hour, day or month, not {described(window)}.")
+    if type(limit) is not int or not 0 < limit <= _GROUPS_MAX:
+        raise InvalidInput(f"limit is a number from 1 to {_GROUPS_MAX:,}.")
+
+
+def _hours(since: datetime | None, until: datetime | None) -> tuple[int, int]:
+    for at in (since, until):
+        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+            raise InvalidInput("since and until are aware datetimes.")
+    first = -(2**40) if since is None else hours_since(since)
+    last = 2**40 if until is None else hours_since(until - timedelta(microseconds=1)) + 1
+    return first, last
+
+
+def _placed(grain: int, start: int, window: Grain) -> tuple[int, int]:
+    """The window of the asked grain, or the coarser one that is left."""
+    wanted = max(GRAINS.index(window), grain)
+    return wanted, start_of(wanted, start)
+
+
+def _table(
+    dimension: str,
+    rows: list[dict[str, Any]],
+    row: Callable[[CellTally], dict[str, Any]],
+    *,
+    windowed: bool = False,
+) -> Table:
+    first = (dimension, "window") if windowed else (dimension,)
+    return Table(dimension, (*first, *row(CellTally.empty())), tuple(rows))

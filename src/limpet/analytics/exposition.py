@@ -1,0 +1,112 @@
+"""Exposition: the totals of every app in the text format of Prometheus, and as OpenTelemetry
+instruments that read them when they are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from limpet.analytics.file import AnalyticsFile
+from limpet.analytics.rollup import CellTally, group_row, tool_row
+from limpet.errors import ExtraMissing
+
+_GROUPS: Final = 10_000
+_TOOLS: Final = 1_000
+
+
+class Measure(NamedTuple):
+    """One instrument: what it counts or gauges."""
+
+    name: str
+    kind: str  # counter or gauge
+    help: str
+    read: Callable[[dict[str, Any]], Any]
+
+
+def _column(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row[name]
+
+
+APP_MEASURES: Final = (
+    Measure("sessions", "counter", "Sessions that were created.", _column("sessions")),
+    Measure("sessions_ended", "counter", "Sessions that have ended.", _column("ended")),
+    Measure("turns", "counter", "Turns that are over.", _column("turns")),
+    Measure("tool_invocations", "counter", "Tool calls.", _column("tool_invocations")),
+    Measure("tokens_input", "counter", "Tokens that models read.", _column("tokens_input")),
+    Measure("tokens_output", "counter", "Tokens that models wrote.", _column("tokens_output")),
+    Measure("cost_usd", "counter", "Cost.", _column("cost_usd")),
+    Measure("error_rate", "gauge", "Errors by tool calls and generations.", _column("error_rate")),
+    Measure("completion_rate", "gauge", "Completed of ended tasks.", _column("completion_rate")),
+    Measure("satisfaction", "gauge", "Mean predicted satisfaction.", _column("mean_satisfaction")),
+    Measure(
+        "turn_latency_p50_seconds", "gauge", "Turn latency, median.", _column("p50_turn_latency")
+    ),
+    Measure("turn_latency_p95_seconds", "gauge", "Turn latency, p95.", _column("p95_turn_latency")),
+    Measure("turn_latency_p99_seconds", "gauge", "Turn latency, p99.", _column("p99_turn_latency")),
+)
+TOOL_MEASURES: Final = (
+    Measure("tool_calls", "counter", "Calls of each tool.", _column("count")),
+    Measure("tool_errors", "counter", "Calls that ended in an error.", _column("errors")),
+    Measure("tool_latency_p99_seconds", "gauge", "Latency of calls, p99.", _column("p99_latency")),
+)
+
+
+def measured(file: AnalyticsFile) -> Iterator[tuple[Measure, dict[str, str], float]]:
+    """Yield every instrument with its labels and its value now."""
+    for app in file.apps():
+        whole = CellTally.empty()
+        for _, tally in file.totals(app, "task_type", _GROUPS):
+            whole.plus(tally)
+        yield from _values(APP_MEASURES, {"app": app}, group_row(whole))
+        for tool, tally in file.totals(app, "tool", _TOOLS):
+            yield from _values(TOOL_MEASURES, {"app": app, "tool": tool}, tool_row(tally))
+
+
+def _values(
+    measures: Iterable[Measure], labels: dict[str, str], row: dict[str, Any]
+) -> Iterator[tuple[Measure, dict[str, str], float]]:
+    for measure in measures:
+        if (value := measure.read(row)) is not None:
+            yield measure, labels, float(value)
+
+
+def prometheus_text(file: AnalyticsFile) -> str:
+    """Return the text that a Prometheus server scrapes."""
+    lines: dict[str, list[str]] = {}
+    for measure, labels, value in measured(file):
+        total = "_total" if measure.kind == "counter" else ""
+        name = f"limpet_{measure.name}{total}"
+        head = [f"# HELP {name} {measure.help}", f"# TYPE {name} {measure.kind}"]
+        shown = ",".join([f'{key}="{_escaped(text)}"' for key, text in labels.items()])
+        lines.setdefault(name, head).append(f"{name}{{{shown}}} {value:.10g}")
+    return "".join([f"{line}\n" for group in lines.values() for line in group])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def instrument(file: AnalyticsFile, meter_provider: Any = None) -> None:
+    """Offer the same numbers as OpenTelemetry instruments. Raises ExtraMissing."""
+    try:
+        from opentelemetry import metrics
+    except ModuleNotFoundError as error:
+        raise ExtraMissing("opentelemetry", "otel") from error
+    meter = metrics.get_meter("limpet.analytics", meter_provider=meter_provider)
+
+    def observing(measure: Measure) -> Callable[[Any], list[Any]]:
+        def observe(_: Any) -> list[Any]:
+            return [
+                metrics.Observation(value, labels)
+                for one, labels, value in measured(file)
+                if one is measure
+            ]
+
+        return observe
+
+    for measure in (*APP_MEASURES, *TOOL_MEASURES):
+        named: dict[str, Any] = {"callbacks": [observing(measure)], "description": measure.help}
+        if measure.kind == "counter":
+            meter.create_observable_counter(f"limpet.{measure.name}", **named)
+        else:
+            meter.create_observable_gauge(f"limpet.{measure.name}", **named)

@@ -1,0 +1,402 @@
+"""The analytics file: SQLite, one writer, results and positions in one commit.
+
+`sessions` has the fold of every session by its uid, `logs` how far the logs of checkpoints were
+read, `cells` the roll-ups, and `meta` the positions in the feed, the horizons of the windows and a
+copy of the model. A commit checks that the positions are still those that it started from: a second
+process on the same file finds its batch refused and reads again, and nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from limpet.analytics.metrics import SessionFold
+from limpet.analytics.rollup import (
+    ALL,
+    DAY,
+    HOUR,
+    MONTH,
+    CellKey,
+    CellTally,
+    Horizons,
+    add_rolled,
+    month_start,
+    pack,
+    rolled,
+    unpack,
+    without_seconds,
+)
+from limpet.errors import InvalidURL, StoreForeign, StoreNewer
+from limpet.model import Key
+from limpet.store.open import sqlite_path
+from limpet.store.sqlite.failures import translate
+
+FORMAT: Final = 1
+_APPLICATION: Final = 0x4C504E41  # "LPNA"
+_BUSY_MS: Final = 10_000
+_CELLS_MAX: Final = 20_000  # in memory
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+-- `name` is a hash of the key: several sessions may have had it, one after another.
+CREATE TABLE sessions (
+    uid   BLOB PRIMARY KEY,
+    name  INTEGER NOT NULL,
+    rated INTEGER, -- when its last feedback came
+    ended INTEGER, -- NULL while it is under way
+    seen  INTEGER NOT NULL, -- when its last event was recorded
+    fold  BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_name ON sessions (name);
+CREATE INDEX sessions_rated ON sessions (rated) WHERE rated IS NOT NULL;
+CREATE INDEX sessions_live ON sessions (uid) WHERE ended IS NULL;
+CREATE INDEX sessions_seen ON sessions (seen);
+CREATE TABLE logs (key TEXT PRIMARY KEY, uid TEXT NOT NULL, seq INTEGER NOT NULL)
+    STRICT, WITHOUT ROWID;
+CREATE TABLE scores (
+    uid   BLOB NOT NULL,
+    seq   INTEGER NOT NULL,
+    name  TEXT NOT NULL,
+    value REAL NOT NULL,
+    turn  TEXT,
+    call  TEXT,
+    PRIMARY KEY (uid, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE cells (
+    app       TEXT NOT NULL,
+    dimension TEXT NOT NULL,
+    grain     INTEGER NOT NULL,
+    start     INTEGER NOT NULL,
+    value     TEXT NOT NULL,
+    weight    INTEGER NOT NULL,
+    tally     BLOB NOT NULL,
+    PRIMARY KEY (app, dimension, grain, start, value)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX cells_weight ON cells (app, dimension, weight) WHERE grain = 0;
+"""
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(SessionFold)
+Cell = tuple[str, str, int, int, str]  # app, dimension, grain, start, value
+
+
+class FoldedElsewhere(Exception):
+    """Another process has folded meanwhile: what was read here is not to be counted."""
+
+
+class AnalyticsFile:
+    """An open file."""
+
+    def __init__(self, path: Path | None) -> None:
+        """None: in memory. Raises StoreForeign, StoreNewer, StoreUnopened."""
+        self.where = ":memory:" if path is None else str(path)
+        try:
+            self._conn = apsw.Connection(self.where)
+            self._prepare()
+        except apsw.Error as error:
+            raise translate(error, self.where, "write") from error
+        self._cells: dict[Cell, CellTally] = {}
+        self._version = self._data_version()
+
+    def _prepare(self) -> None:
+        conn = self._conn
+        conn.set_busy_timeout(_BUSY_MS)
+        conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
+        with self._transaction():
+            found = (
+                conn.execute("PRAGMA application_id").get,
+                conn.execute("PRAGMA user_version").get,
+            )
+            if found == (0, 0):
+                if conn.execute("SELECT count(*) FROM sqlite_schema").get:
+                    raise StoreForeign(self.where)
+                conn.execute(_SCHEMA)
+                conn.execute(f"PRAGMA application_id = {_APPLICATION}")
+                conn.execute(f"PRAGMA user_version = {FORMAT}")
+            elif found[0] != _APPLICATION:
+                raise StoreForeign(self.where)
+            elif found[1] > FORMAT:
+                raise StoreNewer(self.where, found[1], FORMAT)
+
+    def close(self) -> None:
+        """Close it. Closing twice is fine."""
+        self._conn.close()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the database, without what is free."""
+        one = self._conn.execute
+        pages = one("PRAGMA page_count").get - one("PRAGMA freelist_count").get
+        return int(pages * one("PRAGMA page_size").get)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def meta(self, name: str) -> Any:
+        """Return a value, or None."""
+        return self._conn.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
+
+    def set_meta(self, name: str, value: Any) -> None:
+        """Set a value at once, outside of a commit."""
+        self._conn.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def fold(self, uid: str) -> SessionFold | None:
+        """Return the fold of a session."""
+        row = self._conn.execute("SELECT fold FROM sessions WHERE uid = ?", (packed(uid),)).get
+        return None if row is None else _decoder.decode(row)
+
+    def folds_of(self, key: Key) -> list[SessionFold]:
+        """Return the folds of all sessions that had this key, the newest last."""
+        rows = self._conn.execute("SELECT fold FROM sessions WHERE name = ?", (hashed(key),))
+        found = [fold for (raw,) in rows if (fold := _decoder.decode(raw)).key == key]
+        return sorted(found, key=lambda fold: fold.created_us)
+
+    def folds(
+        self, *, rated: bool = False, live: bool = False, after: bytes = b"", limit: int = -1
+    ) -> Iterator[SessionFold]:
+        """Yield folds in the order of their uids: all, or those with feedback, or under way."""
+        also = "AND rated IS NOT NULL" if rated else "AND ended IS NULL" if live else ""
+        sql = f"SELECT fold FROM sessions WHERE uid > ? {also} ORDER BY uid LIMIT ?"  # nosec B608  # no input in it
+        for (raw,) in self._conn.execute(sql, (after, limit)):
+            yield _decoder.decode(raw)
+
+    def recent(self, app: str | None, limit: int) -> list[SessionFold]:
+        """Return the sessions of an app that were seen last, the oldest of them first."""
+        found: list[SessionFold] = []
+        for (raw,) in self._conn.execute("SELECT fold FROM sessions ORDER BY seen DESC"):
+            fold = _decoder.decode(raw)
+            if app in (None, fold.app):
+                found.append(fold)
+            if len(found) >= limit:
+                break
+        return found[::-1]
+
+    def rated(self) -> int:
+        """Return how many sessions have feedback."""
+        return int(self._conn.execute("SELECT count(*) FROM sessions WHERE rated IS NOT NULL").get)
+
+    def log(self, key: Key) -> tuple[str, int]:
+        """Return whose checkpoints a log has, and the last seq that was counted."""
+        row = self._conn.execute("SELECT uid, seq FROM logs WHERE key = ?", (str(key),)).fetchone()
+        return ("", 0) if row is None else row
+
+    def scores(self, uid: str) -> list[tuple[Any, ...]]:
+        """Return seq, name, value, turn and call of each score of a session."""
+        sql = "SELECT seq, name, value, turn, call FROM scores WHERE uid = ? ORDER BY seq"
+        return list(self._conn.execute(sql, (packed(uid),)))
+
+    def totals(self, app: str | None, dimension: str, limit: int) -> list[tuple[str, CellTally]]:
+        """Return the largest groups over all time."""
+        where = ("" if app is None else "app = ? AND ") + "dimension = ? AND grain = 0"
+        given = (dimension,) if app is None else (app, dimension)
+        if app is None:
+            sql = f"""SELECT value FROM cells WHERE {where}
+                GROUP BY value ORDER BY sum(weight) DESC, value LIMIT ?"""  # nosec B608  # fixed text
+            values = [value for (value,) in self._conn.execute(sql, (*given, limit))]
+            rows = self._conn.execute(f"SELECT value, tally FROM cells WHERE {where}", given)  # nosec B608  # fixed text
+            whole = {value: CellTally.empty() for value in values}
+            for value, raw in rows:
+                if value in whole:
+                    whole[value].plus(unpack(raw))
+            return list(whole.items())
+        sql = f"""SELECT value, tally FROM cells WHERE {where}
+            ORDER BY weight DESC LIMIT ?"""  # nosec B608  # fixed text
+        return [(value, unpack(raw)) for value, raw in self._conn.execute(sql, (*given, limit))]
+
+    def ranged(
+        self, app: str | None, dimension: str, since: int, until: int, limit: int
+    ) -> list[tuple[int, int, str, CellTally]]:
+        """Return grain, start, group and tally of the windows that begin in [since, until), of the
+        largest groups there."""
+        named = "" if app is None else "app = ?4 AND "
+        # Each grain by itself: then the index leads to the first window of the range.
+        where = f"{named}dimension = ?1 AND grain IN (1, 2, 3) AND start >= ?2 AND start < ?3"
+        given = (dimension, since, until) + (() if app is None else (app,))
+        sql = f"""SELECT value FROM cells WHERE {where}
+            GROUP BY value ORDER BY sum(weight) DESC, value LIMIT {int(limit)}"""  # nosec B608  # fixed text
+        sql = f"""SELECT grain, start, value, tally FROM cells
+            WHERE {where} AND value IN ({sql}) ORDER BY start"""  # nosec B608  # fixed text
+        rows = self._conn.execute(sql, given)
+        return [(grain, start, value, unpack(raw)) for grain, start, value, raw in rows]
+
+    def apps(self) -> list[str]:
+        return [app for (app,) in self._conn.execute("SELECT DISTINCT app FROM cells ORDER BY app")]
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many sessions and cells there are."""
+        one = self._conn.execute
+        return one("SELECT count(*) FROM sessions").get, one("SELECT count(*) FROM cells").get
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @property
+    def horizons(self) -> Horizons:
+        return Horizons(self.meta("day") or 0, self.meta("month") or 0)
+
+    @contextmanager
+    def commit(self, expect: Mapping[str, Any]) -> Iterator[FileCommit]:
+        """Write everything inside or nothing, if these values of `meta` are still as expected.
+        Raises FoldedElsewhere."""
+        with self._transaction():
+            self._refresh()
+            for name, value in expect.items():
+                if self.meta(name) != value:
+                    raise FoldedElsewhere
+            made = FileCommit(self._conn, self._cells, self.horizons)
+            try:
+                yield made
+                made.write()
+            except BaseException:
+                self._cells.clear()  # they may hold what is rolled back
+                raise
+        if len(self._cells) > _CELLS_MAX:
+            self._cells.clear()
+        self._version = self._data_version()
+
+    def _refresh(self) -> None:
+        """Forget the cells that another process may have changed."""
+        if (version := self._data_version()) != self._version:
+            self._cells.clear()
+            self._version = version
+
+    def _data_version(self) -> int:
+        return int(self._conn.execute("PRAGMA data_version").get)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._conn.execute("BEGIN IMMEDIATE")  # no other process decides on what is read here
+        try:
+            yield
+            self._conn.execute("COMMIT")
+        except BaseException:
+            if self._conn.in_transaction:
+                self._conn.execute("ROLLBACK")
+            raise
+
+
+class FileCommit:
+    """What one commit of the file writes."""
+
+    def __init__(self, conn: apsw.Connection, cells: dict[Cell, CellTally], at: Horizons) -> None:
+        self._conn, self._cells, self._at = conn, cells, at
+        self._changed: set[Cell] = set()
+
+    def set_meta(self, name: str, value: Any) -> None:
+        self._conn.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def put_folds(self, folds: Iterable[SessionFold]) -> None:
+        rows = [
+            (
+                packed(fold.uid),
+                hashed(fold.key),
+                fold.rated_us or None,
+                fold.ended_us or None,
+                fold.updated_us,
+                _encoder.encode(fold),
+            )
+            for fold in folds
+        ]
+        self._conn.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def put_logs(self, logs: Mapping[Key, tuple[str, int]]) -> None:
+        rows = [(str(key), uid, seq) for key, (uid, seq) in logs.items()]
+        self._conn.executemany("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", rows)
+
+    def put_scores(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._conn.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def forget(self, uid: str) -> None:
+        """Remove the rows of a session. What it added to cells is the caller's to take out."""
+        self._conn.execute("DELETE FROM sessions WHERE uid = ?", (packed(uid),))
+        self._conn.execute("DELETE FROM scores WHERE uid = ?", (packed(uid),))
+        self._conn.execute("DELETE FROM logs WHERE uid = ?", (uid,))
+
+    def add(self, key: CellKey, tally: CellTally, times: int = 1) -> None:
+        """Add a share to the cells of its group: that of all time, and that of its window."""
+        app, dimension, value, hour = key
+        grain, start = self._at.place(dimension, hour)
+        window: Cell = (app, dimension, grain, start, value)
+        self._cell(window).plus(tally if grain == HOUR else without_seconds(tally), times)
+        if dimension != "window":
+            self._cell((app, dimension, ALL, 0, value)).plus(tally, times)
+
+    def roll(self, to: Horizons) -> None:
+        """Move windows that are older than the horizons into coarser ones."""
+        for grain, before, into in ((HOUR, to.day, DAY), (DAY, to.month, MONTH)):
+            self.write()
+            sql = """SELECT app, dimension, grain, start, value FROM cells
+                WHERE grain = ? AND start < ?"""
+            olds: list[Cell] = list(self._conn.execute(sql, (grain, before)))
+            for cell in olds:
+                app, dimension, _, start, value = cell
+                begin = start - start % 24 if into == DAY else month_start(start)
+                add_rolled(
+                    self._cell((app, dimension, into, begin, value)), rolled(self._cell(cell))
+                )
+                self._cells[cell] = CellTally.empty()
+                self._changed.add(cell)
+        self._at = to
+        self.set_meta("day", to.day)
+        self.set_meta("month", to.month)
+        self.write()
+
+    def write(self) -> None:
+        """Write the cells that have changed; those with nothing left go."""
+        rows, gone = [], []
+        for cell in self._changed:
+            tally = self._cells[cell]
+            if tally.is_empty:
+                gone.append(cell)
+                del self._cells[cell]
+            else:
+                rows.append((*cell, tally["sessions"], pack(tally)))
+        sql = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._conn.executemany(sql, rows)
+        sql = """DELETE FROM cells
+            WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
+        self._conn.executemany(sql, gone)
+        self._changed.clear()
+
+    def _cell(self, cell: Cell) -> CellTally:
+        found = self._cells.get(cell)
+        if found is None:
+            sql = """SELECT tally FROM cells
+                WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
+            raw = self._conn.execute(sql, cell).get
+            found = self._cells[cell] = CellTally.empty() if raw is None else unpack(raw)
+        self._changed.add(cell)
+        return found
+
+
+def packed(uid: str) -> bytes:
+    """Return a uid as it is stored: most are UUIDs, and take 16 bytes."""
+    if len(uid) == 36:
+        try:
+            found = uuid.UUID(uid)
+        except ValueError:
+            pass
+        else:
+            if str(found) == uid:
+                return found.bytes
+    return b"\0" + uid.encode()
+
+
+def hashed(key: Key) -> int:
+    """Return a hash of a key that fits into a column."""
+    return int.from_bytes(blake2b(str(key).encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def path_of(url: str) -> Path | None:
+    """Return the file that a URL names; None: memory. Raises InvalidURL."""
+    if url == "memory://":
+        return None
+    if not isinstance(url, str) or not url.startswith("sqlite:"):
+        raise InvalidURL(url, "analytics are kept in a SQLite file", "Use sqlite:///analytics.db")
+    return sqlite_path(url)

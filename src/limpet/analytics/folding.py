@@ -1,0 +1,423 @@
+"""Folding: the feed of a store into an analytics file, each event exactly once.
+
+A page of the feed is folded in memory, and then its results and the position behind it are written
+in one commit. A session counts by its uid and the last seq that was folded: an event that comes
+again is passed over, and one that does not follow is no reason to guess: what lies between is read
+from the log, for cold events leave the feed. Nothing is awaited between the decision to count an
+event and counting it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from limpet.analytics.file import AnalyticsFile, FileCommit, FoldedElsewhere, packed
+from limpet.analytics.metrics import (
+    HOUR_US,
+    SessionFold,
+    begin,
+    begins,
+    fold_checkpoint,
+    fold_event,
+    is_stub,
+)
+from limpet.analytics.rollup import (
+    CellKey,
+    CellTally,
+    Horizons,
+    day_start,
+    month_start,
+    tallies_of,
+)
+from limpet.errors import (
+    PositionUnknown,
+    SessionArchived,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import Event, Head, Key, ops as op
+from limpet.model.facts.checkpoints import OF, RECORDED
+from limpet.model.facts.phases import archive_place
+from limpet.model.facts.scores import SCORED
+from limpet.model.keys import CHECKPOINTS, owned_by
+from limpet.session.following.follow import feed_of
+from limpet.store.protocol import Query, Store
+
+PAGE: Final = 4_000  # entries that are folded and committed together
+_READ: Final = 1_000
+_FOLDS_MAX: Final = 50_000  # in memory
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
+_YIELD_EVERY: Final = 500  # events after which other tasks may run
+FEEDS: Final = ("position", "checkpoints")  # names in `meta`: of sessions, and of checkpoint logs
+Predict = Callable[[SessionFold, int], int]  # millionths
+
+
+class Batch(msgspec.Struct):
+    """What a page changes: the folds and what they added before."""
+
+    before: dict[str, dict[CellKey, CellTally]] = {}  # by uid
+    folds: dict[str, SessionFold] = {}
+    logs: dict[Key, tuple[str, int]] = {}
+    scores: list[tuple[Any, ...]] = []
+    removed: list[SessionFold] = []
+    live: set[str] = set()  # the uids of those that had not ended
+    events: int = 0
+
+
+class FeedFold:
+    """The way from one store into one file."""
+
+    def __init__(
+        self,
+        store: Store,
+        file: AnalyticsFile,
+        *,
+        hours_kept: int,
+        days_kept: int,
+        predict: Predict | None = None,
+    ) -> None:
+        self._store, self._feed, self._file = store, feed_of(store), file
+        self._hours_kept, self._days_kept = hours_kept, days_kept
+        self.predict, self.model = predict, 0
+        self._folds: dict[Key, SessionFold] = {}
+        self._batch = Batch()
+        self.events = 0  # folded so far
+        self.ended: list[SessionFold] = []  # that the last commit saw the end of
+
+    async def step(self) -> list[SessionFold] | None:
+        """Fold one page of the feed, or at its end one of the checkpoints; None if there is nothing
+        new. Returns the folds that changed."""
+        try:
+            return await self._step()
+        except FoldedElsewhere:  # another process was faster: begin where it stopped
+            self._reset()
+            return []
+        except PositionUnknown:  # the store was put back to an earlier time
+            await self.reconcile()
+            self._file.set_meta("position", None)
+            self._file.set_meta("checkpoints", None)
+            return []
+
+    async def _step(self) -> list[SessionFold] | None:
+        expect = {name: self._file.meta(name) for name in FEEDS}
+        position, marks = expect["position"], expect["checkpoints"]
+        entries, position = await self._feed.changes(position, app=None, key=None, limit=PAGE)
+        for number, entry in enumerate(entries, 1):
+            if not self._take(entry.key, entry.event):
+                await self._catch_up(entry.key)
+            if number % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        if not entries:  # sessions come before their checkpoints
+            made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
+            for entry in made:
+                await self._take_checkpoint(entry.key, entry.event)
+            if not made and expect["position"] is not None:
+                return None
+        return self.commit(expect, {"position": position, "checkpoints": marks})
+
+    # --- one event -------------------------------------------------------------------------------
+
+    def _take(self, key: Key, event: Event) -> bool:
+        """Count an event. False if it does not follow what was counted of its session."""
+        if begins(event):
+            if not is_stub(event) and self._known(event.id, key) is None:
+                self._begin(key, event)
+            return True
+        fold = self._folds.get(key) or self._newest(key)
+        if fold is None:
+            return False
+        if event.seq <= fold.seq:
+            return True  # it comes again
+        if event.seq != fold.seq + 1:
+            return False
+        self._fold(fold, event)
+        return True
+
+    def _begin(self, key: Key, event: Event) -> None:
+        fold = begin(key, event)
+        self._folds[key] = fold
+        batch = self._batch
+        batch.before[fold.uid], batch.folds[fold.uid] = {}, fold
+        batch.live.add(fold.uid)
+        batch.events += 1
+
+    def _fold(self, fold: SessionFold, event: Event) -> None:
+        batch = self._batch
+        if fold.uid not in batch.folds:
+            self._touch(fold)
+        fold_event(fold, event)
+        batch.events += 1
+        if event.type == SCORED and event.data:
+            data = event.data
+            row = (packed(fold.uid), event.seq, data.get("name"), data.get("value"))
+            batch.scores.append((*row, data.get("turn"), data.get("call")))
+
+    def _touch(self, fold: SessionFold) -> None:
+        """Note what a session has added so far, before it changes."""
+        self._batch.folds[fold.uid] = fold
+        self._batch.before[fold.uid] = tallies_of(fold)
+        if not fold.ended_us:
+            self._batch.live.add(fold.uid)
+
+    def _known(self, uid: str, key: Key) -> SessionFold | None:
+        """The fold of a session, in memory or in the file."""
+        fold = self._folds.get(key)
+        if fold is None or fold.uid != uid:
+            fold = self._batch.folds.get(uid) or self._file.fold(uid)
+            if fold is not None:
+                self._folds[key] = fold
+        return fold
+
+    def _newest(self, key: Key) -> SessionFold | None:
+        found = self._file.folds_of(key)
+        if found:
+            self._folds[key] = found[-1]
+        return found[-1] if found else None
+
+    async def _catch_up(self, key: Key) -> SessionFold | None:
+        """Fold what the log has beyond the fold; all of it, if nothing was folded yet."""
+        fold = self._folds.get(key) or self._newest(key)
+        after = 0 if fold is None else fold.seq
+        while True:
+            try:
+                events = await self._store.read(
+                    key, after=after, limit=_READ, reverse=False, types=None
+                )
+            except _GONE:
+                return fold
+            if not events:
+                return self._folds.get(key)
+            for event in events:
+                after = event.seq
+                if begins(event) and not _is_of(event, key):
+                    continue  # of the session that it was forked from
+                if not self._take(key, event):
+                    continue  # likewise, or a hole in the log
+            await asyncio.sleep(0)
+
+    async def _take_checkpoint(self, key: Key, event: Event) -> None:
+        uid, seq = self._batch.logs.get(key) or self._file.log(key)
+        if event.seq <= seq:
+            return
+        if event.seq == seq + 1:
+            await self._count_checkpoint(key, event, uid)
+            return
+        while events := await self._read_log(key, seq):
+            for each in events:
+                await self._count_checkpoint(key, each, uid)
+                uid, seq = self._batch.logs[key]
+
+    async def _read_log(self, key: Key, after: int) -> tuple[Event, ...]:
+        try:
+            return await self._store.read(key, after=after, limit=_READ, reverse=False, types=None)
+        except _GONE:
+            return ()
+
+    async def _count_checkpoint(self, key: Key, event: Event, uid: str) -> None:
+        uid = checkpoints_owner(event, uid)
+        self._batch.logs[key] = (uid, event.seq)
+        if event.type != RECORDED or event.data is None:
+            return
+        fold = self._batch.folds.get(uid) or self._file.fold(uid)
+        owner = owned_by(key.user)
+        if fold is None and owner is not None:  # it was created a moment ago
+            fold = await self._catch_up(Key(*owner, key.id))
+        if fold is None or fold.uid != uid:
+            return
+        fold = self._known(uid, fold.key) or fold
+        if uid not in self._batch.folds:
+            self._touch(fold)
+        fold_checkpoint(fold, event.data.get("size"))
+
+    # --- commits ---------------------------------------------------------------------------------
+
+    def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
+        """Write what was folded and the positions behind it. Raises FoldedElsewhere."""
+        batch, now_us = self._batch, self._store.now_us()
+        changed = list(batch.folds.values())
+        if self.predict is not None:
+            for fold in changed:
+                fold.satisfaction, fold.model = self.predict(fold, now_us), self.model
+        with self._file.commit(expect) as c:
+            for name, value in meta.items():
+                c.set_meta(name, value)
+            if changed:
+                last = changed[-1]
+                c.set_meta("last", msgspec.json.encode([*_place(last), last.seq, last.link]))
+            c.put_folds(changed)
+            c.put_logs(batch.logs)
+            c.put_scores(batch.scores)
+            for key, tally in _changes(batch).items():
+                c.add(key, tally)
+            for fold in batch.removed:
+                c.forget(fold.uid)
+            self._roll(c, now_us)
+        self.events += batch.events
+        self.ended = [fold for fold in changed if fold.ended_us and fold.uid in batch.live]
+        self._batch = Batch()
+        if len(self._folds) > _FOLDS_MAX:
+            self._folds.clear()
+        return changed
+
+    def _roll(self, c: FileCommit, now_us: int) -> None:
+        """Move windows on once they are older than they are kept."""
+        hour, kept = now_us // HOUR_US, self._file.horizons
+        day = max(kept.day, day_start(hour - self._hours_kept))
+        month = max(kept.month, month_start(hour - 24 * self._days_kept))
+        if (day, month) != (kept.day, kept.month):
+            c.roll(Horizons(day, month))
+
+    def _reset(self) -> None:
+        self._batch = Batch()
+        self._folds.clear()
+
+    async def predict_all(self) -> None:
+        """Write the satisfaction that the model predicts for every session, page by page."""
+        self._reset()
+        after = b""
+        while folds := list(self._file.folds(after=after, limit=_READ)):
+            for fold in folds:
+                self._touch(fold)
+            self.commit({}, {})
+            after = packed(folds[-1].uid)
+            await asyncio.sleep(0)
+
+    # --- what is gone ----------------------------------------------------------------------------
+
+    async def honour_endings(self) -> int:
+        """Remove the sessions that were erased since the last time; their number.
+
+        Deleted sessions stay: what was measured of them is no secret. Looks at every session, and
+        only if the store says that one has ended.
+        """
+        position = self._file.meta("position") or await self._feed.position()
+        ended = (await self._feed.touched(position)).ended
+        if ended == self._file.meta("ended"):
+            return 0
+        heads, tombs = await self._living(), await self._tombs()
+        uids = {packed(uid) for uid, _ in heads}
+        keys = {key for _, key in heads} | tombs
+        gone = [
+            fold
+            for fold in self._file.folds()
+            if packed(fold.uid) not in uids and fold.key not in keys
+        ]
+        self.remove(gone, {"ended": ended})
+        return len(gone)
+
+    def remove(self, folds: Iterable[SessionFold], meta: dict[str, Any] | None = None) -> None:
+        """Take sessions out of the file and of every cell that they added to."""
+        self._reset()
+        for fold in folds:
+            self._batch.before[fold.uid] = tallies_of(fold)
+            self._batch.removed.append(fold)
+        self.commit({}, meta or {})
+        self._folds.clear()
+
+    async def _living(self) -> set[tuple[str, Key]]:
+        """The uids and keys of all sessions, also of those in the archive."""
+        found: set[tuple[str, Key]] = set()
+        async for head in self._heads(Query(order="created", reverse=False)):
+            place = archive_place(head.facts)
+            uid = head.uid if place is None else str(place["uid"])
+            found.add((uid, head.key))
+        return found
+
+    async def _tombs(self) -> set[Key]:
+        return {head.key async for head in self._heads(Query(deleted=True))}
+
+    async def _heads(self, query: Query) -> Any:
+        cursor: str | None = None
+        while True:
+            page = await self._store.heads(query, cursor=cursor, limit=_READ)
+            for head in page.items:
+                yield head
+            if (cursor := page.cursor) is None:
+                return
+            await asyncio.sleep(0)
+
+    # --- a store that was put back ---------------------------------------------------------------
+
+    async def is_same(self) -> bool:
+        """True if the last event that was folded is still the one in the log, as far as that can
+        be told."""
+        raw = self._file.meta("last")
+        if raw is None:
+            return True
+        app, user, id, uid, seq, link = msgspec.json.decode(
+            raw, type=tuple[str, str, str, str, int, bytes]
+        )
+        if (fold := self._file.fold(uid)) is None or fold.seq < seq:
+            return True
+        try:
+            events = await self._store.read(
+                Key(app, user, id), after=seq - 1, limit=1, reverse=False, types=None
+            )
+        except SessionNotFound:  # it was there, and neither deleted nor erased
+            return False
+        except _GONE:
+            return True
+        return bool(events) and (events[0].removed or events[0].link[:8] == link)
+
+    async def reconcile(self) -> None:
+        """Compare every session with its log: what was folded of events that are not there any
+        more is taken out, and folded again from the log."""
+        self._reset()
+        async for head in self._heads(Query(order="created", reverse=False)):
+            if archive_place(head.facts) is None:
+                await self._compare(head)
+        self._file.set_meta("ended", None)
+        await self.honour_endings()
+
+    async def _compare(self, head: Head) -> None:
+        fold = self._file.fold(head.uid)
+        if fold is not None and not await self._agrees(head, fold):
+            self.remove([fold])
+        await self._catch_up(head.key)
+        if self._batch.folds:
+            self.commit({}, {})
+
+    async def _agrees(self, head: Head, fold: SessionFold) -> bool:
+        if head.version <= fold.seq:
+            return head.version == fold.seq and head.link[:8] == fold.link
+        events = await self._store.read(
+            head.key, after=fold.seq - 1, limit=1, reverse=False, types=None
+        )
+        return bool(events) and (events[0].removed or events[0].link[:8] == fold.link)
+
+
+def _place(fold: SessionFold) -> tuple[str, str, str, str]:
+    return fold.app, fold.user, fold.id, fold.uid
+
+
+def checkpoints_owner(event: Event, before: str) -> str:
+    """Return the uid of the session whose checkpoints a log has after this event of it."""
+    for each in event.ops:
+        if isinstance(each, op.Set) and each.path == (OF,):
+            return str(each.value)
+    return before
+
+
+def _is_of(event: Event, key: Key) -> bool:
+    data = event.data or {}
+    return (data.get("app"), data.get("user"), data.get("id")) == (key.app, key.user, key.id)
+
+
+def _changes(batch: Batch) -> dict[CellKey, CellTally]:
+    """Return what the cells change by: one tally for all sessions that share a cell."""
+    changes: dict[CellKey, CellTally] = {}
+    for uid, before in batch.before.items():
+        fold = batch.folds.get(uid)
+        after = {} if fold is None else tallies_of(fold)
+        for tallies, times in ((before, -1), (after, 1)):
+            for key, tally in tallies.items():
+                to = changes.get(key)
+                if to is None:
+                    to = changes[key] = CellTally.empty()
+                to.plus(tally, times)
+    return {key: tally for key, tally in changes.items() if not tally.is_empty}

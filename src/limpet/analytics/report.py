@@ -1,0 +1,261 @@
+"""The report: what an operator looks at first, as data, and as one HTML page without any script.
+
+It has tables, series, anomalies and advice of an app or of all; the command line and the page show
+the same. Every text of a session is escaped: names of users and tools are anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+
+import msgspec
+
+from limpet.analytics.advice import Advice
+from limpet.analytics.anomalies import Anomalies
+from limpet.analytics.compare import Comparison, Regression
+from limpet.analytics.rollup import Table
+
+WINDOWS: Final = 48  # hours that it shows
+GROUPS: Final = 10  # rows of each table
+_WIDTH, _HEIGHT = 560, 120
+# What the tables show, by dimension: the column and its heading.
+COLUMNS: Final = {
+    "task_type": (
+        ("task_type", "task type"),
+        ("sessions", "sessions"),
+        ("completion_rate", "completed"),
+        ("error_rate", "errors"),
+        ("p50_turn_latency", "p50"),
+        ("p99_turn_latency", "p99"),
+        ("cost_per_success", "$/success"),
+        ("mean_satisfaction", "satisf."),
+    ),
+    "agent_version": (
+        ("agent_version", "agent version"),
+        ("sessions", "sessions"),
+        ("completion_rate", "completed"),
+        ("error_rate", "errors"),
+        ("p50_turn_latency", "p50"),
+        ("p99_turn_latency", "p99"),
+        ("cost_per_session", "$/session"),
+        ("mean_satisfaction", "satisf."),
+    ),
+    "tool": (
+        ("tool", "tool"),
+        ("count", "calls"),
+        ("error_rate", "errors"),
+        ("mean_latency", "mean"),
+        ("p95_latency", "p95"),
+        ("p99_latency", "p99"),
+        ("total_cost", "cost $"),
+    ),
+    "user": (
+        ("user", "user"),
+        ("sessions", "sessions"),
+        ("error_rate", "errors"),
+        ("cost_usd", "cost $"),
+        ("mean_rating", "rating"),
+        ("mean_satisfaction", "satisf."),
+    ),
+}
+SERIES: Final = (
+    ("turns", "turns"),
+    ("peak_concurrency", "peak concurrency"),
+    ("p99_turn_latency", "p99 turn latency, s"),
+    ("error_rate", "error rate"),
+    ("cost_rate", "cost, $/hour"),
+)
+_SECONDS: Final = frozenset(
+    ("p50_turn_latency", "p99_turn_latency", "mean_latency", "p95_latency", "p99_latency")
+)
+_RATES: Final = frozenset(("completion_rate", "error_rate"))
+_MONEY: Final = frozenset(("cost_usd", "total_cost", "cost_per_session", "cost_per_success"))
+
+
+class FleetReport(msgspec.Struct, frozen=True):
+    """What was measured of an app, or of all apps."""
+
+    app: str | None
+    at: datetime
+    sessions: int
+    windows: Table
+    groups: dict[str, Table]
+    anomalies: Anomalies
+    regression: Regression
+    drift: tuple[Comparison, ...]
+    advice: tuple[Advice, ...]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return {
+            "app": self.app,
+            "at": self.at.isoformat(),
+            "sessions": self.sessions,
+            "windows": self.windows.plain,
+            "groups": {name: table.plain for name, table in self.groups.items()},
+            "anomalies": self.anomalies.plain,
+            "regression": self.regression.plain,
+            "drift": [each.plain for each in self.drift],
+            "advice": [msgspec.to_builtins(each) for each in self.advice],
+        }
+
+
+def shown(column: str, value: float | str | None) -> str:
+    """Return a number as people read it, with its unit."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return str(value) or "(none)"
+    if column in _SECONDS:
+        return f"{value:,.2f} s" if value >= 0.1 else f"{value * 1_000:,.1f} ms"
+    if column in _RATES:
+        return f"{value:.1%}"
+    if column in _MONEY:
+        return f"{value:,.2f}" if value >= 0.1 else f"{value:,.4f}"
+    return f"{value:,}" if type(value) is int else f"{value:,.2f}"
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return a line of bars, one for each value; a gap where there is none."""
+    bars = "▁▂▃▄▅▆▇█"
+    most = max([value for value in values if value is not None], default=0)
+    if most <= 0:
+        return "".join([" " if value is None else bars[0] for value in values])
+    return "".join(
+        [" " if value is None else bars[min(7, int(value / most * 7.999))] for value in values]
+    )
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar of this share of the width, in eighths of a character."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+_STYLE: Final = """
+:root{--ink:#1c2430;--soft:#66717f;--line:#d9dee5;--paper:#fff;--card:#f7f8fa;--blue:#2563a8;
+--red:#b3362a;--amber:#9a6500}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#98a3b1;--line:#333c48;
+--paper:#14181e;--card:#1c222a;--blue:#6ea8e0;--red:#e5786d;--amber:#d9a441}}
+*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,sans-serif}main{max-width:1180px;margin:0 auto;padding:24px}
+h1{font-size:24px;margin:0}h2{font-size:16px;margin:32px 0 8px}p{margin:4px 0}
+.soft{color:var(--soft)}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:16px}
+.plot{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px}
+.plot b{font-weight:600}.plot span{float:right;color:var(--soft)}
+svg{display:block;width:100%;height:auto}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{font-weight:600;color:var(--soft)}th:first-child,td:first-child{text-align:left;
+max-width:320px;overflow:hidden;text-overflow:ellipsis}
+.note{border-left:4px solid var(--amber);background:var(--card);padding:8px 12px;margin:8px 0}
+.note.bad{border-color:var(--red)}
+"""
+
+
+def html_page(report: FleetReport) -> str:
+    """Return one self-contained page: no script, nothing from elsewhere, plots as SVG."""
+    of = "all apps" if report.app is None else report.app
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        "<meta name=viewport content='width=device-width,initial-scale=1'>",
+        f"<title>{escape(of)}: sessions</title><style>{_STYLE}</style><main>",
+        f"<h1>{escape(of)}</h1>",
+        f"<p class=soft>{report.sessions:,} sessions · {report.at:%Y-%m-%d %H:%M} UTC</p>",
+        _notes(report),
+        "<h2>Windows</h2><div class=plots>",
+        *[_plot(report.windows, column, title) for column, title in SERIES],
+        "</div>",
+    ]
+    titles = {"task_type": "Task types", "agent_version": "Agent versions"}
+    titles |= {"tool": "Tools", "user": "Users"}
+    for name, table in report.groups.items():
+        parts += [f"<h2>{titles[name]}</h2>", _table(name, table)]
+    if report.drift:
+        parts += ["<h2>Drift from version to version</h2>", *map(_drift, report.drift)]
+    return "".join([*parts, "</main></html>\n"])
+
+
+def _notes(report: FleetReport) -> str:
+    notes = []
+    fall = report.regression
+    if fall.fell and fall.baseline is not None and fall.mean is not None:
+        notes.append(
+            f"<p class='note bad'>Satisfaction fell from {fall.baseline:.2f} to {fall.mean:.2f}"
+            f" since {fall.since:%Y-%m-%d %H:%M} UTC.</p>"
+        )
+    for alert in report.anomalies:
+        more = f" ({alert.count:,} sessions, since {alert.since:%Y-%m-%d %H:%M} UTC)"
+        notes.append(f"<p class='note bad'>{escape(alert.why)}{more}.</p>")
+    notes += [f"<p class=note>{escape(str(each))}.</p>" for each in report.advice]
+    if not notes:
+        return "<p>Nothing is out of the ordinary.</p>"
+    return "<h2>What to look at</h2>" + "".join(notes)
+
+
+def _table(name: str, table: Table) -> str:
+    columns = COLUMNS[name]
+    head = "".join([f"<th>{escape(title)}</th>" for _, title in columns])
+    rows = "".join(
+        [
+            "<tr>"
+            + "".join([f"<td>{escape(shown(column, row[column]))}</td>" for column, _ in columns])
+            + "</tr>"
+            for row in table.rows
+        ]
+    )
+    if not rows:
+        rows = f"<tr><td colspan={len(columns)} class=soft>nothing yet</td></tr>"
+    return f"<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def _plot(table: Table, column: str, title: str) -> str:
+    values = [row[column] for row in table.rows]
+    most = max([value for value in values if value is not None], default=0) or 1
+    last = shown(column, values[-1]) if values else "–"
+    step = _WIDTH / max(len(values), 12)
+    bars = []
+    for index, value in enumerate(values):
+        if value is None:
+            continue
+        height = max(1.0, value / most * (_HEIGHT - 8))
+        name = f"{table.rows[index]['window']}: {shown(column, value)}"
+        bars.append(
+            f"<rect x='{index * step:.1f}' y='{_HEIGHT - height:.1f}' width='{step * 0.8:.1f}' "
+            f"height='{height:.1f}' rx=1 fill='var(--blue)'><title>{escape(name)}</title></rect>"
+        )
+    ends = ""
+    if table.rows:
+        first, final = table.rows[0]["window"], table.rows[-1]["window"]
+        ends = f"<p class=soft>{first}{f' to {final}' if final != first else ''}</p>"
+    return (
+        f"<div class=plot><span>{last}</span><b>{escape(title)}</b>"
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}'>"
+        f"{''.join(bars)}<path d='M0 {_HEIGHT - 0.5}H{_WIDTH}' stroke='var(--line)'/></svg>"
+        f"{ends}</div>"
+    )
+
+
+def _drift(comparison: Comparison) -> str:
+    rows = []
+    for each in comparison.metrics:
+        if each.difference is None or each.low is None or each.high is None:
+            continue
+        mark = " ●" if each.differs else ""
+        rows.append(
+            f"<tr><td>{escape(each.metric)}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
+            f"<td>{each.difference:+.3g}</td><td>{each.low:+.3g} to {each.high:+.3g}</td></tr>"
+        )
+    title = f"{comparison.a} → {comparison.b}"
+    head = "<th>metric</th><th>before</th><th>after</th><th>difference</th><th>95 %</th>"
+    return (
+        f"<p>{escape(title)} <span class=soft>● the interval leaves out zero</span></p>"
+        f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+    )

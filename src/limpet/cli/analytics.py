@@ -1,0 +1,174 @@
+"""The commands that measure: report and metrics. Both only read the store.
+
+What measures is an extra, so it is imported when one of them runs, and `limpet.Analytics` says what
+to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import limpet
+from limpet.cli.command import LOOK, Reading, SessionKey, command
+from limpet.cli.options import App, file_path, refuse_unknown
+from limpet.cli.render import CommandResult, Grid, Part, TextLine, instant
+from limpet.errors import InvalidInput
+from limpet.model import to_us
+
+if TYPE_CHECKING:
+    from limpet.analytics.analytics import Analytics
+    from limpet.analytics.report import FleetReport
+
+_FILE = Annotated[
+    str | None,
+    typer.Option("--analytics", metavar="FILE", help="Keep what was folded here for next time."),
+]
+_BAR = 12
+
+
+@command(LOOK)
+async def report(
+    lp: Reading,
+    *,
+    app_name: App = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write one page with plots.")
+    ] = None,
+    failing: Annotated[
+        bool, typer.Option("--failing", help="List the newest sessions that failed.")
+    ] = False,
+    save: Annotated[
+        str | None, typer.Option("--save", metavar="FILE", help="With --failing: write them.")
+    ] = None,
+    parquet: Annotated[
+        str | None, typer.Option("--parquet", metavar="FILE", help="Write a row per session.")
+    ] = None,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the totals for a Prometheus server.")
+    ] = False,
+    analytics: _FILE = None,
+) -> CommandResult:
+    """Measure all sessions: quality, latency, cost, anomalies.
+
+    Folds the events of the store and shows windows, task types, agent versions, tools and users,
+    what is out of the ordinary, and advice. Without --analytics everything is folded each time.
+    """
+    if save is not None and not failing:
+        raise InvalidInput("--save writes the sessions of --failing. Pass both.")
+    if app_name is not None:
+        await refuse_unknown(lp, app_name)
+    async with _folded(lp, analytics) as an:
+        if failing:
+            return await _failing(an, app_name, save)
+        if prometheus:
+            text = await an.prometheus()
+            lines = [TextLine(line) for line in text.splitlines()]
+            return CommandResult({"prometheus": text}, lines)
+        if parquet is not None:
+            rows = await an.export(file_path(parquet))
+            line = TextLine(f"ok: {rows:,} sessions in {parquet}", "ok")
+            return CommandResult({"sessions": rows, "file": parquet}, [line])
+        made = await an.report(app_name)
+    parts = list(_report_parts(made))
+    if html is not None:
+        from limpet.analytics.report import html_page
+
+        file_path(html).write_text(html_page(made), encoding="utf-8")
+        parts = [TextLine(f"ok: the report is in {html}", "ok")]
+    return CommandResult(made.plain, parts)
+
+
+@command(LOOK)
+async def metrics(lp: Reading, key: SessionKey, *, analytics: _FILE = None) -> CommandResult:
+    """Show the metrics of one session.
+
+    Times, counts, cost, quality and use of tools, as they are now.
+    """
+    an = _analytics(lp, analytics)
+    async with an:
+        of = await an.session(key)
+    plain = of.plain
+    state = "final" if of.final else "under way"
+    parts: list[Part] = [TextLine(f"{key}: {of.phase}, {state}.", "ok")]
+    named = f"task type {of.task_type or '(none)'}, agent version {of.agent_version or '(none)'}"
+    parts.append(named)
+    for group in ("temporal", "interaction", "resource", "quality"):
+        rows = [(name.replace("_", " "), _number(value)) for name, value in plain[group].items()]
+        parts += ["", Grid((group, "value"), rows, right=("value",))]
+    used = [
+        (name, f"{t.count:,}", f"{t.errors:,}", _number(t.total_latency), _number(t.total_cost))
+        for name, t in of.tools.items()
+    ]
+    columns = ("tool", "calls", "errors", "seconds", "cost")
+    if used:
+        parts += ["", Grid(columns, used, right=columns[1:])]
+    return CommandResult(plain, parts)
+
+
+def _analytics(lp: limpet.Limpet, file: str | None) -> Analytics:
+    """Analytics that never write to the store."""
+    url = "memory://" if file is None else f"sqlite:///{file_path(file)}"
+    return limpet.Analytics(lp, url, retrain=None, intervene_below=None)
+
+
+@asynccontextmanager
+async def _folded(lp: limpet.Limpet, file: str | None) -> AsyncIterator[Analytics]:
+    async with _analytics(lp, file) as an:
+        await an.run(once=True)
+        yield an
+
+
+async def _failing(an: Analytics, app: str | None, save: str | None) -> CommandResult:
+    found = await an.failing(app)
+    rows = [(str(each.key), str(each.at), "; ".join(each.why)) for each in found.sessions]
+    grid = Grid(("session", "fork at"), rows, "why", "no failing sessions.", right=("fork at",))
+    parts: list[Part] = [grid]
+    if save is not None:
+        found.save(file_path(save))
+        parts.append(TextLine(f"ok: {len(rows):,} sessions in {save}", "ok"))
+    return CommandResult(found.plain, parts)
+
+
+def _report_parts(made: FleetReport) -> list[Part]:
+    from limpet.analytics.report import COLUMNS, SERIES, bar, shown, sparkline
+
+    of = "all apps" if made.app is None else made.app
+    parts: list[Part] = [TextLine(f"{of}: {made.sessions:,} sessions.", "ok")]
+    if made.regression.fell and made.regression.since is not None:
+        since = instant(to_us(made.regression.since))
+        parts.append(TextLine(f"satisfaction has fallen since {since}.", "problem"))
+    parts += [TextLine(f"{alert.why}.", "warning") for alert in made.anomalies]
+    parts += [TextLine(f"{each}.", "warning") for each in made.advice]
+    windows = made.windows
+    if len(windows):
+        first, last = windows.rows[0]["window"], windows.rows[-1]["window"]
+        parts += ["", f"windows {first} to {last}"]
+        rows = []
+        for column, title in SERIES:
+            values = windows.column(column)
+            rows.append((title, sparkline(values), shown(column, values[-1])))
+        parts.append(Grid(("", "course", "last"), rows, right=("last",)))
+    for name, columns in COLUMNS.items():
+        table = made.groups[name]
+        cells = [[shown(column, row[column]) for column, _ in columns] for row in table.rows]
+        headings = tuple([title for _, title in columns])
+        barred = headings
+        if name in ("tool", "user"):  # the others fill a line of 80 columns
+            count = columns[1][0]
+            most = max([row[count] for row in table.rows], default=1) or 1
+            for line, row in zip(cells, table.rows, strict=True):
+                line.append(bar(row[count] / most, _BAR))
+            barred = (*headings, "")
+        grid = Grid(barred, cells, empty=f"no {headings[0]}s.", right=headings[1:])
+        parts += ["", grid]
+    return parts
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,0 +1,110 @@
+"""The studio's files: the shell at /studio, and the modules and the style that it loads.
+
+They are the same for everybody and say nothing of the store, so they need no key. Whoever has a
+link of `limpet studio` exchanges its token for a key here, once. The page itself uses the public
+routes alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from limpet.errors import EntryRefused
+from limpet.server.access import HERE, LinkGate
+from limpet.server.answers import error_response
+from limpet.server.openapi import describe
+from limpet.server.service import Service
+
+_TYPES: Final = {
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+_TOKEN_BYTES_MAX: Final = 1_000
+
+
+class SignIn(msgspec.Struct):
+    """The body of a sign-in: the token of a link."""
+
+    token: str
+
+
+class SignedIn(msgspec.Struct):
+    """The key that the token was exchanged for."""
+
+    key: str
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    static = _read()
+
+    async def shell(request: Request) -> Response:
+        return _answer(request, *static["index.html"])
+
+    async def file(request: Request) -> Response:
+        found = static.get(request.path_params["name"])
+        return Response(status_code=404) if found is None else _answer(request, *found)
+
+    @describe(request=SignIn, response=SignedIn)
+    async def sign_in(request: Request) -> Response:
+        try:
+            if not isinstance(service.gate, LinkGate):
+                raise EntryRefused(HERE, "it gives no links", "Sign in with a key")
+            given = msgspec.json.decode(await _body(request), type=SignIn)
+            key = await service.gate.exchange(given.token, request)
+        except EntryRefused as error:
+            return error_response(error)
+        except msgspec.DecodeError as error:
+            return error_response(EntryRefused(HERE, str(error)), status=400)
+        return Response(msgspec.json.encode(SignedIn(key)), media_type="application/json")
+
+    return [
+        Route("/studio", shell, methods=["GET"]),
+        Route("/studio/sign_in", sign_in, methods=["POST"]),
+        Route("/studio/{name}", file, methods=["GET"]),
+    ]
+
+
+def _read() -> dict[str, tuple[bytes, str, str]]:
+    """Every file by its name: what is in it, its type and its tag."""
+    found: dict[str, tuple[bytes, str, str]] = {}
+    for each in (files("limpet") / "studio" / "static").iterdir():
+        kind = _TYPES.get(each.name.rpartition(".")[2])
+        if kind is not None:
+            body = each.read_bytes()
+            found[each.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+    return found
+
+
+def _answer(request: Request, body: bytes, kind: str, tag: str) -> Response:
+    headers = {**_HEADERS, "content-type": kind, "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _TOKEN_BYTES_MAX:
+            raise EntryRefused(HERE, "the body is longer than a token")
+    return bytes(body)

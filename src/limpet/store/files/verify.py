@@ -1,0 +1,222 @@
+"""Verification and examination of a log store: every line, every session, every name and blob."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from limpet.model import Fold, Key
+from limpet.store.blobs import BlobVerifier
+from limpet.store.coding.bodies import snapshot_in
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
+from limpet.store.coding.seal import Unready
+from limpet.store.files.index import IndexedSession
+from limpet.store.files.lines import ErasedLine, SegmentLine, SnapshotLine, crc_of, next_chain
+from limpet.store.files.log import read_line
+from limpet.store.files.reader import FilesReader, scope_row
+from limpet.store.files.snapshot import files_of, pieces
+from limpet.store.files.state import BLOBS, FilesState, chunk_in, upload_name
+from limpet.store.protocol import Check, Finding, Progress, Report, plural, size
+from limpet.store.sqlite.doctor import event_loop
+from limpet.store.sqlite.file.filesystems import disk_space
+from limpet.store.sqlite.writer import Pace
+from limpet.store.verify import NameVerifier, Stored, verify_session
+
+T = TypeVar("T")
+
+
+class FilesVerification:
+    """One reading of a directory, a session at a time: others go on between. Changes nothing."""
+
+    def __init__(self, state: FilesState, codec: Codec) -> None:
+        self._state, self._waiting = state, codec
+        self._sessions = self._events = 0
+
+    def run(self, key: Key | None, progress: Progress | None) -> Report:
+        findings: list[Finding] = []
+        if key is not None:
+            entry = self._read(lambda: self._state.reader.living(key))
+            findings = self._read(lambda: self._session(entry))
+            return Report(1, self._events, tuple(findings))
+        findings += self._read(lambda: list(self._files()))
+        entries = self._read(lambda: list(self._state.index.living.values()))
+        for done, entry in enumerate(entries, 1):
+            findings += self._read(lambda entry=entry: self._session(entry))  # type: ignore[misc]  # bound now
+            self._sessions += 1
+            if progress is not None:
+                progress(done, len(entries))
+        findings += self._read(lambda: list(self._names()))
+        return Report(self._sessions, self._events, tuple(findings))
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """Under the lock; keys are waited for without it."""
+        while True:
+            try:
+                with self._state.lock:
+                    return read()
+            except Unready as needed:
+                self._waiting.sealer.require(needed.owners)
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    def _session(self, entry: IndexedSession) -> list[Finding]:
+        state = self._state
+        if state.index.living.get(entry.key) is not entry:
+            return []  # it ended while others were read
+        events = self._events
+        reader = FilesReader(state.log, state.index, state.codec, state.secret)
+        head, findings = entry.head, list[Finding]()
+        base = None
+        if entry.floor:
+            try:
+                base = reader.base(entry)
+            except Damaged as error:
+                findings.append(Finding("base", str(error), head.key))
+        now = reader.fold(entry)
+        try:
+            stored = self._stored(reader, entry, findings)
+            snapshots = self._snapshots(reader, entry)
+            findings += verify_session(now, stored, snapshots, base)
+        except Unready:
+            self._events = events
+            raise
+        if head.version != entry.last:
+            findings.append(Finding("head", "has another version than its log", head.key))
+        if not reader.holds(entry):
+            findings.append(Finding("head", UNHELD, head.key, head.version))
+        return findings + list(self._blobs(entry))
+
+    def _stored(
+        self, reader: FilesReader, entry: IndexedSession, findings: list[Finding]
+    ) -> Iterator[Stored]:
+        for seq in range(entry.first, entry.head.version + 1):
+            try:
+                record, _ = reader.record(entry, seq)
+            except Damaged as error:
+                findings.append(Finding("event", str(error), entry.key, seq))
+                continue
+            self._events += 1
+            yield record.event, record.raw, record.salt, record.digest
+
+    def _snapshots(self, reader: FilesReader, entry: IndexedSession) -> dict[int, Fold | None]:
+        found: dict[int, Fold | None] = {}
+        for seq, place in entry.snapshots_upto(entry.head.version):
+            try:
+                line = reader.single(place)
+                assert isinstance(line, SnapshotLine)
+                packed, link = (line.flags, line.stored, line.sum), reader.link_at(entry, seq)
+                made = snapshot_in(reader.codec, entry.head, seq, link, packed)
+                found[seq] = None if made is None else made[0]
+            except (Damaged, AssertionError):
+                found[seq] = None
+        return found
+
+    def _blobs(self, entry: IndexedSession) -> Iterator[Finding]:
+        state = self._state
+        for row in (entry.blobs or {}).values():
+            reading = BlobVerifier(state.codec, entry.head.uid, row)
+            place = state.directory / BLOBS / str(entry.row) / upload_name(row.upload)
+            while reading.reads_on and reading.number < row.chunks:
+                try:
+                    reading.add(chunk_in(state.disk, place / str(reading.number)))
+                except Damaged:
+                    break
+            if (problem := reading.problem()) is not None:
+                yield Finding("blob", problem, entry.key)
+
+    # --- names ---------------------------------------------------------------------------------
+
+    def _names(self) -> Iterator[Finding]:
+        state = self._state
+        for (app, user), names in state.index.names.items():
+            for name, entry in names.items():
+                verifier = NameVerifier(state.codec)
+                for version in range(1, entry.last + 1):
+                    try:
+                        line = state.reader.name_line(entry, version)
+                    except Damaged as error:
+                        where = f"version {version} of {name} in {app}/{user}"
+                        yield Finding("scope", f"{where} {error}")
+                        continue
+                    yield from verifier.add((app, user, name), scope_row(line))
+
+    # --- files ---------------------------------------------------------------------------------
+
+    def _files(self) -> Iterator[Finding]:
+        state = self._state
+        seen: set[tuple[str, str]] = set()
+        for fault in (*state.faults, *segment_faults(state)):
+            if tuple(fault) not in seen:
+                seen.add((fault[0], fault[1]))
+                yield Finding("file", f"{fault[0]} {fault[1]}")
+        for number in sorted(files_of(state.index)):
+            if not state.log.path(number).exists():
+                yield Finding("file", f"{state.log.path(number).name} is missing")
+        for first, place in state.index.feed_frames:
+            try:
+                state.feed_frame(place)
+            except Damaged as error:
+                yield Finding("file", f"the feed from entry {first:,} on {error}")
+
+
+def segment_faults(state: FilesState) -> Iterator[tuple[str, str]]:
+    """Read every line of every segment: each whole, counted on and chained to the one before."""
+    last: tuple[int, str, str] | None = None  # n, chain and checksum of the line before
+    for number in state.log.segments():
+        name = state.log.path(number).name
+        data = state.disk.read_all(state.log.handle(number))
+        first = True
+        for at, text in pieces(data):
+            if number == state.log.end.segment and at >= state.log.end.offset:
+                break
+            line = read_line(text)
+            if line is None:
+                yield name, f"is damaged at byte {at:,}"
+                last = None
+                continue
+            if first and not (isinstance(line, SegmentLine) and line.number == number):
+                yield name, f"is not segment {number} of this log"
+                last = None
+                break
+            first = False
+            if last is not None:
+                if line.n != last[0] + 1:
+                    yield name, f"has line {line.n:,} after line {last[0]:,}"
+                elif line.chain != next_chain(last[1], last[2]):
+                    yield name, f"has another line {line.n:,} than the chain says"
+            crc = line.was if isinstance(line, ErasedLine) else crc_of(text)
+            last = (line.n, line.chain, crc)
+
+
+def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
+    """Look at how the directory is kept."""
+    with state.lock:
+        log, index = state.log, state.index
+        segments, compacted = log.segments(), log.compacted_numbers()
+        raw = sum([log.bytes_of(number) for number in segments])
+        packed = sum([log.bytes_of(number) for number in compacted])
+        lines = log.end.n - state.indexed.n
+        faults = list(state.faults)
+        missing = [n for n in files_of(index) if not log.path(n).exists()]
+    text = f"{plural(len(segments), 'segment')} of {size(raw)}, {plural(len(compacted), 'file')} "
+    text += f"of {size(packed)} compacted, {plural(lines, 'line')} since the last index"
+    checks = [Check("log", text)]
+    if faults or missing:
+        told = [f"{fault.file} {fault.problem}" for fault in faults]
+        told += [f"{log.path(number).name} is missing" for number in missing]
+        advice = (
+            "Sessions that limpet verify does not name are whole. Keep a copy of the directory, "
+            "then restore a backup or copy the whole sessions with limpet copy."
+        )
+        checks.append(Check("files", "; ".join(told[:3]), "problem", advice))
+    else:
+        checks.append(Check("files", "every file that the index names is there"))
+    mode = "this process writes it" if state.write else "read only, beside the process that writes"
+    checks.append(Check("lock", mode))
+    space = disk_space(state.directory)
+    free = f"{size(space.free_bytes)} free"
+    low = space.free_bytes < max(64 * 2**20, raw)
+    advice = "Free some space: a compaction needs as much as the segments take." if low else ""
+    checks.append(Check("space", free, "warning" if low else "ok", advice))
+    checks.append(event_loop(pace))
+    return tuple(checks)

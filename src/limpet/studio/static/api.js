@@ -1,0 +1,163 @@
+// The public HTTP API: requests with a key, errors with their words, one stream at a time.
+
+const KEY = "limpet-key";
+const base = new URL("..", import.meta.url).pathname; // a proxy may put a path before it
+
+export const session = {
+	key: sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY),
+	me: null,
+	keep(key, forever) {
+		this.key = key;
+		sessionStorage.removeItem(KEY);
+		localStorage.removeItem(KEY);
+		if (key) (forever ? localStorage : sessionStorage).setItem(KEY, key);
+	},
+	may(action) {
+		return this.me?.actions.includes(action) ?? false;
+	},
+};
+
+export class ApiError extends Error {
+	constructor(status, message, code) {
+		super(message);
+		this.status = status;
+		this.code = code;
+		if (status === 404) this.title = "Not found";
+		if (status === 403) this.title = "Your key does not allow this";
+		if (status === 0) this.title = "The server cannot be reached";
+	}
+}
+
+function request(method, path, { query = {}, body, signal, last } = {}) {
+	const url = new URL(base + path, location.href);
+	for (const [name, value] of Object.entries(query)) {
+		for (const each of Array.isArray(value) ? value : [value]) {
+			if (each !== undefined && each !== null && each !== "") url.searchParams.append(Array.isArray(value) ? `${name}[]` : name, each);
+		}
+	}
+	const headers = {};
+	if (session.key) headers.authorization = `Bearer ${session.key}`;
+	if (last) headers["last-event-id"] = last;
+	if (body !== undefined) headers["content-type"] = "application/json";
+	return fetch(url, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
+}
+
+async function refused(answer) {
+	const said = await answer.json().catch(() => ({}));
+	const error = said.error ?? {};
+	return new ApiError(answer.status, error.message ?? `The server answered ${answer.status}.`, error.code ?? error.details?.error_code);
+}
+
+/** Call a route; the answer as it is. Raises ApiError. */
+export async function call(method, path, options) {
+	let answer;
+	try {
+		answer = await request(method, path, options);
+	} catch (error) {
+		if (error.name === "AbortError") throw error;
+		throw new ApiError(0, "Check that it is running, then try again.");
+	}
+	if (answer.status === 401) dispatchEvent(new Event("signed-out"));
+	if (!answer.ok) throw await refused(answer);
+	return answer.json();
+}
+
+export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const OWN = "limpet/v1";
+
+/** One session: its routes know its app and user. */
+export class Remote {
+	constructor(app, user, id) {
+		Object.assign(this, { app, user, id });
+		this.query = { app, user };
+		this.path = `sessions/${wireId(id)}`;
+		this.name = `${app}/${user}/${id}`;
+		this.href = `#/s/${[app, user, id].map(encodeURIComponent).join("/")}`;
+	}
+	static of(key) {
+		return new Remote(key.app, key.user, key.id);
+	}
+	/** The page that compares it with another one of the same user. */
+	compared(id) {
+		return `#/compare/${[this.app, this.user, this.id, id].map(encodeURIComponent).join("/")}`;
+	}
+	get(part = "", query = {}, signal) {
+		return get(`${OWN}/${this.path}${part}`, { ...this.query, ...query }, signal);
+	}
+	post(part, body = {}) {
+		return call("POST", `${OWN}/${this.path}${part}`, { query: this.query, body });
+	}
+	send(text) {
+		const event = { type: "user.message", content: [{ type: "text", text }] };
+		return call("POST", `v1/${this.path}/events`, { query: this.query, body: { events: [event] } });
+	}
+}
+
+function wireId(id) {
+	if (/^sesn_[0-9A-Za-z_-]+$/.test(id)) return id;
+	const raw = String.fromCharCode(...new TextEncoder().encode(id));
+	return `sesn_.${btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`;
+}
+
+// --- the stream
+
+let open = null;
+
+/**
+ * Listen to one stream; what was listened to before ends. `hear(form)` is called for each frame,
+ * `state("live" | "waiting")` when the connection changes. It comes back by itself, after the last
+ * frame that it has seen.
+ */
+export function listen(path, query, hear, state) {
+	open?.abort();
+	const ending = new AbortController();
+	open = ending;
+	let last = null;
+	(async () => {
+		for (let pause = 300; !ending.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+			// A browser has six connections to a server: a page that nobody looks at takes none.
+			if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+			const hiding = new AbortController();
+			document.addEventListener("visibilitychange", () => hiding.abort(), { once: true });
+			try {
+				const answer = await request("GET", path, { query: last ? { ...query, after: undefined } : query, signal: AbortSignal.any([ending.signal, hiding.signal]), last });
+				if (answer.status === 401) return dispatchEvent(new Event("signed-out"));
+				if (!answer.ok) throw await refused(answer);
+				state?.("live");
+				pause = 300;
+				for await (const frame of frames(answer.body)) {
+					if (frame.id) last = frame.id;
+					if (frame.event === "ping" || !frame.data) continue;
+					if (frame.event === "error") throw new Error(frame.data);
+					hear(JSON.parse(frame.data));
+				}
+			} catch (error) {
+				if (ending.signal.aborted) return;
+				if (error.status >= 400 && error.status < 500) return state?.("refused", error);
+			}
+			state?.("waiting");
+			await new Promise((done) => setTimeout(done, pause));
+		}
+	})();
+	return () => ending.abort();
+}
+
+async function* frames(body) {
+	const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+	let text = "";
+	for (;;) {
+		const { done, value } = await reader.read();
+		if (done) return;
+		text += value;
+		let end;
+		while ((end = text.indexOf("\n\n")) >= 0) {
+			const frame = { data: "" };
+			for (const line of text.slice(0, end).split("\n")) {
+				const at = line.indexOf(":");
+				if (at > 0) frame[line.slice(0, at)] = line.slice(at + 1).trimStart();
+			}
+			text = text.slice(end + 2);
+			yield frame;
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// The shell: who is signed in, which page is shown, keys of the keyboard, light and dark.
+
+import { h, ask, clear, failure, visible } from "./dom.js";
+import { OWN, call, get, session } from "./api.js";
+import { fleet } from "./fleet.js";
+import { inbox } from "./inbox.js";
+import { sessionPage } from "./session.js";
+import { comparePage } from "./compare.js";
+import { analytics } from "./analytics.js";
+
+const main = document.querySelector("main");
+const part = (id) => document.getElementById(id);
+let page = null;
+
+const app = {
+	waiting(number, more) {
+		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
+	},
+	connection(name, error) {
+		part("connection").className = name;
+		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name];
+		part("connection").title = error?.message ?? "";
+	},
+};
+
+async function route() {
+	if (!session.me) return;
+	const [path, given = ""] = location.hash.slice(2).split("?");
+	const [name, ...rest] = path.split("/").map(decodeURIComponent);
+	const query = new URLSearchParams(given);
+	page?.close();
+	page = null;
+	main.setAttribute("aria-busy", "true");
+	const number = (route.number = (route.number ?? 0) + 1);
+	let made;
+	try {
+		if (name === "s" && rest.length >= 3) made = await sessionPage(app, rest[0], rest[1], rest.slice(2).join("/"), query);
+		else if (name === "compare" && rest.length === 4) made = await comparePage(app, ...rest);
+		else if (name === "analytics") made = analytics(app);
+		else made = name === "inbox" ? inbox(app) : fleet(app, query);
+	} catch (error) {
+		made = { title: "Error", root: h("div.page", failure(error, route)), close() {} };
+	}
+	if (number !== route.number) return made.close();
+	page = made;
+	clear(main, made.root);
+	main.removeAttribute("aria-busy");
+	document.title = `${visible(made.title).slice(0, 80)} · Limpet`;
+	for (const each of document.querySelectorAll("nav.main a")) each.toggleAttribute("aria-current", each.hash.slice(2) === (name || "fleet"));
+	made.log?.place();
+	main.focus({ preventScroll: true });
+	performance.mark("limpet-shown");
+}
+
+// --- signing in
+
+async function enter() {
+	const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+	if (token) {
+		history.replaceState(null, "", "#/fleet");
+		try {
+			session.keep((await call("POST", "studio/sign_in", { body: { token } })).key, true);
+		} catch (error) {
+			return signIn(error.message);
+		}
+	}
+	try {
+		session.me = await get(`${OWN}/me`);
+	} catch (error) {
+		if (error.status === 401) return signIn(session.key ? "This key is not accepted any more." : "");
+		return clear(main, h("div.page", failure(error, enter)));
+	}
+	part("me").textContent = `${visible(session.me.id)} · ${session.me.role}`;
+	document.body.classList.add("signed-in");
+	get(`${OWN}/inbox`, { limit: 100 }).then((found) => app.waiting(found.data.length, Boolean(found.next_page))).catch(() => {});
+	route();
+}
+
+function signIn(wrong) {
+	session.keep(null);
+	session.me = null;
+	page?.close();
+	page = null;
+	document.body.classList.remove("signed-in");
+	const form = h("form.sign-in", { onsubmit: (event) => (event.preventDefault(), session.keep(form.key.value.trim(), form.stay.checked), enter()) }, part("sign-in").content.cloneNode(true));
+	form.querySelector(".wrong").textContent = visible(wrong);
+	clear(main, form);
+	form.key.focus();
+}
+
+addEventListener("signed-out", () => session.me && signIn("You were signed out: the key was revoked, or it expired."));
+addEventListener("hashchange", route);
+part("sign-out").addEventListener("click", () => signIn(""));
+part("theme").addEventListener("click", () => {
+	const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+	theme(dark ? "light" : "dark");
+});
+
+function theme(name) {
+	if (name) localStorage.setItem("limpet-theme", name);
+	const chosen = localStorage.getItem("limpet-theme");
+	if (chosen) document.documentElement.dataset.theme = chosen;
+}
+
+// --- keys
+
+let before = "";
+addEventListener("keydown", (event) => {
+	if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+	const { key } = event;
+	const gone = before === "g" && { f: "#/fleet", i: "#/inbox", a: "#/analytics" }[key];
+	before = key;
+	if (gone) location.hash = gone;
+	else if (key === "/") (page?.log?.box ?? main.querySelector("input"))?.focus();
+	else if (key === "j" || key === "k") page?.log?.step(key === "j" ? 1 : -1);
+	else if (key === "[" || key === "]") page?.travel?.to(page.travel.seq + (key === "]" ? 1 : -1));
+	else if (key === "n") page?.travel?.toNow();
+	else if (key === "t") part("theme").click();
+	else if (key === "?") ask("keys");
+	else return;
+	event.preventDefault();
+});
+
+theme();
+enter();

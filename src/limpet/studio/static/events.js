@@ -1,0 +1,143 @@
+// How each kind of event looks: a message, a tool's card, an effect, an error, a line.
+
+import { h, ago, chip, clock, compact, money, quiet, state } from "./dom.js";
+import { Remote } from "./api.js";
+import { brief, longText, tree } from "./tree.js";
+
+export const CONVERSATION = ["user.*", "agent.*", "system.*", "session.*", "effect.*"];
+const HIDDEN = ["session.status_changed", "session.created"];
+const STOPS = { end_turn: "the turn ended", requires_action: "waits for an answer", retries_exhausted: "gave up after its last attempt",
+	rescheduling: "will try again", budget_reached: "the budget is used up", interrupted: "was interrupted", terminated: "was terminated" };
+
+/** True if a row shows this event in the conversation. */
+export const speaks = (event) => !HIDDEN.includes(event.type);
+
+export function textOf(data) {
+	if (typeof data?.text === "string") return data.text;
+	if (!Array.isArray(data?.content)) return null;
+	return data.content.map((part) => part?.text ?? `[${part?.type}]`).join("\n");
+}
+
+// Data of a session may have any shape: what is not a text is shown as JSON.
+const text = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "");
+const bold = (value) => h("b", text(value));
+const at = (event) => h("button.seq", { "data-seq": event.seq, title: `Event ${event.seq}, ${event.at}` }, `#${event.seq} ${clock(event.at)}`);
+const line = (event, kind, ...content) => h(`div.line.${kind}`, h("span.dot"), h("span.what", content), h("span.by", event.actor), at(event));
+const card = (event, kind, title, ...body) => h(`article.card.${kind}`, h("header", title, at(event)), body);
+const warning = (value) => value && h("p.warning", text(value));
+const json = (label, value) => h("details.json", { open: (JSON.stringify(value) ?? "").length < 240 }, h("summary", label),
+	value && typeof value === "object" ? tree(value) : h("div.string", longText(text(value ?? null))));
+
+/** The row of an event in the conversation. */
+export function conversationRow(event, log) {
+	const data = event.data ?? {};
+	const [family, name] = event.type.split(".");
+	try {
+		if (event.damage || event.removed) return line(event, "bad", event.removed ? "removed by retention" : `cannot be read: ${event.damage}`);
+		if (ROWS[event.type]) return ROWS[event.type](event, data);
+		if (family === "effect") return effect(event, data);
+		if (name === "message") return message(event, data, log);
+		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")}`), h("span.data", Object.keys(data).length ? ` ${brief(data, 90)}` : ""));
+	} catch {
+		return logRow(event, log);
+	}
+}
+
+function message(event, data, log) {
+	const role = event.type.split(".")[0];
+	const said = textOf(data) ?? "";
+	const usage = data.usage && h("span.usage", `${compact(data.usage.input ?? 0)} in · ${compact(data.usage.output ?? 0)} out`, data.cost && ` · ${money(data.cost)}`);
+	if (role === "agent" && !said.trim()) return line(event, "", "the model called tools ", usage);
+	const whole = event.brief && (async () => textOf((await log.whole(event.seq)).data) ?? "");
+	return h(`article.message.${role}`, h("header", bold(event.actor), event.processed === 0 && chip("pending", "warn"), at(event)),
+		h("div.body", longText(said, whole)), (usage || data.model) && h("footer", usage, data.model && chip(text(data.model))));
+}
+
+function toolUse(event, data) {
+	const unknown = data.input?.idempotency_key;
+	const made = card(event, unknown ? "tool.unsure" : "tool", [bold(data.name), h("span.asks"), h("span.result")], json("input", data.input),
+		h("div.output", unknown && warning("It may have happened: nobody knows whether this was done. Check the other system before you answer.")));
+	made.dataset.request = data.request_id;
+	asks(made, data);
+	return made;
+}
+
+function asks(made, data) {
+	if (data.permission === "ask") made.querySelector(".asks").replaceChildren(chip("asks first", "warn"));
+	if (data.permission === "deny") made.querySelector(".asks").replaceChildren(chip("denied", "bad"));
+}
+
+/** The card that an event belongs to, with the event in it; null if it needs a row of its own. */
+export function joined(event, find) {
+	const data = event.data ?? {};
+	if (event.type === "agent.tool_result" || event.type === "agent.tool_use") {
+		const made = find("request", data.request_id);
+		if (made && data.name) asks(made, data);
+		else if (made) result(made, event, data);
+		return made;
+	}
+	if (!event.type.startsWith("effect.")) return null;
+	const made = find("request", data.call) ?? find("effect", data.key);
+	if (!made) return null;
+	made.dataset.effect = data.key;
+	made.querySelector(".result").replaceChildren(chip("effect"), " ", state(event.type.slice(7)));
+	const said = data.error ? warning(data.error) : data.result !== undefined && !data.call && json("result", data.result);
+	if (said) made.querySelector(".output").replaceChildren(said);
+	return made;
+}
+
+function result(made, event, data) {
+	const shown = made.querySelector(".result");
+	if (!shown.firstChild) shown.append(state(data.is_error ? "error" : "success"));
+	made.querySelector(".output").replaceChildren(json(data.is_error ? "error" : "output", data.output), at(event));
+}
+
+function effect(event, data) {
+	const made = card(event, "tool", [bold(data.name), h("span.result", chip("effect"), " ", state(event.type.slice(7)))], data.args && json("input", data.args),
+		h("div.output", warning(data.error), data.result !== undefined && json("result", data.result)));
+	made.dataset.effect = data.key;
+	return made;
+}
+
+function child(event, data) {
+	const ended = event.type.endsWith("ended");
+	const remote = data.app && Remote.of({ app: text(data.app), user: text(data.user), id: text(data.child) });
+	return card(event, "child", [bold(data.title ?? (ended ? "A child ended" : "A child began")), ended && state(text(data.stop_reason))],
+		remote && h("a", { href: remote.href }, remote.name), ended && data.output !== undefined && json("output", data.output));
+}
+
+const ROWS = {
+	"agent.tool_use": toolUse,
+	"agent.custom_tool_use": toolUse,
+	"agent.tool_result": (event, data) => {
+		const made = card(event, "tool", [bold("result"), h("span.result")], h("div.output"));
+		result(made, event, data);
+		return made;
+	},
+	"session.status_idle": (event, data) => h(`div.rule.${data.stop_reason}`, h("span", STOPS[data.stop_reason] ?? text(data.stop_reason)), data.summary && h("small", text(data.summary).slice(0, 200)), at(event)),
+	"session.error": (event, data) => card(event, "bad", [bold(data.code), chip(`attempt ${data.attempt ?? 1}`)], h("p", text(data.message)), data.retry_at && quiet("It is tried again ", ago(data.retry_at)),
+		data.traceback && h("details", h("summary", "traceback"), h("pre", text(data.traceback)))),
+	"session.child_created": child,
+	"session.child_ended": child,
+	"session.revisit_set": (event, data) => line(event, "warn", bold("comes back "), data.at_us ? ago(new Date(data.at_us / 1000).toISOString()) : "", ` ${text(data.reason ?? "")}`),
+	"user.tool_confirmation": (event, data) => line(event, data.allow ? "good" : "bad", bold(data.allow ? "allowed " : "denied "), data.note && h("q", text(data.note))),
+	"user.interrupt": (event, data) => line(event, "warn", bold("interrupted "), data.note && h("q", text(data.note))),
+};
+
+/** The row of an event among all of them: one line that opens. */
+export function logRow(event, log) {
+	const body = h("div.body");
+	const details = h("details", {
+		async ontoggle() {
+			if (!details.open || body.firstChild) return;
+			const { seq, type, actor, at: time, data, ops, ...rest } = event.brief ? await log.whole(event.seq) : event;
+			const more = Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
+			body.append(data === null ? warning(event.damage ?? "it cannot be read") : tree(data), ops.length ? json("changes of the state", ops) : "", json("more", more));
+		},
+	}, h("summary", at(event), h(`span.type.${event.type.split(".")[0]}`, event.type), h("span.what", brief(event.data, 160)), h("span.by", event.actor)), body);
+	return h("div.entry", details);
+}
+
+/** Text that is not recorded yet. */
+export const partialRow = () => h("article.message.agent.partial", { "aria-busy": "true" },
+	h("header", h("b", "agent"), chip("writing", "info")), h("div.body", h("span.text"), h("span.caret")));

@@ -1,0 +1,119 @@
+// One session: the conversation, beside it the trace, the state at any moment, its graph, its family.
+
+import { h, ago, ask, chip, clear, count, failure, labels, money, state, tabs, throttle, toast, visible } from "./dom.js";
+import { OWN, Remote, listen, session } from "./api.js";
+import { Log } from "./log.js";
+import { Trace } from "./trace.js";
+import { Travel } from "./travel.js";
+import { family, graph } from "./graph.js";
+import { requestCard } from "./inbox.js";
+
+// What can be done, the right that it needs, and the phases in which it can; the shell has the words.
+const ACTS = [
+	["interrupt", "write", "active"], ["suspend", "lifecycle", "active"], ["resume", "lifecycle", "suspended resumed"], ["activate", "lifecycle", "init"],
+	["requeue", "write", "active"], ["complete", "lifecycle", "active"], ["terminate", "lifecycle", "init active suspended resumed"], ["archive", "lifecycle", "completed terminated"],
+];
+
+export async function sessionPage(app, app_, user, id, query) {
+	const remote = new Remote(app_, user, id);
+	let head;
+	try {
+		head = await remote.get();
+	} catch (error) {
+		error.message = error.status === 404 ? `There is no session ${remote.name}, or your key does not see it. Look for it in the fleet.` : error.message;
+		return { title: id, root: h("div.page", h("h1", "Session"), failure(error)), close() {} };
+	}
+	let trace;
+	const log = new Log(remote, { picked: (seq) => (travel.to(seq, "log"), trace?.mark(seq)) });
+	const travel = new Travel(remote, { version: head.version, moved: (seq) => (seq ? (log.go(seq), trace?.mark(seq)) : log.open()) });
+	const mark = h("button.verify", { onclick: verify, title: "Read the log again and check its hash chain" }, "Verify the chain");
+	const status = h("div.status");
+	const choices = h("div", { role: "group", "aria-label": "Actions" });
+	const menu = h("details.menu", h("summary.button", "Actions"), choices);
+	const about = h("div.about");
+	const waiting = h("div.waiting", { "aria-live": "polite" });
+	const side = tabs("Beside the conversation", [
+		{ id: "trace", label: "Trace", make: () => (trace = new Trace(remote, { picked: (seq) => (log.go(seq), travel.to(seq, "log")) })).root },
+		{ id: "state", label: "State", make: () => travel.panel },
+		{ id: "graph", label: "Graph", make: () => graph(remote, (seq) => (log.go(seq), travel.to(seq, "log"))) },
+		{ id: "family", label: "Family", make: () => family(remote) },
+		{ id: "about", label: "About", make: () => about },
+	], query.get("tab") ?? "trace");
+
+	function show() {
+		const acts = ACTS.filter(([name, right, phases]) => session.may(right) && phases.split(" ").includes(head.phase) && (name !== "requeue" || head.ready === "dead"));
+		clear(status, state(head.phase), head.status !== "idle" && head.status !== "terminated" && state(head.status), head.ready === "dead" && state("dead"), head.stop_reason && head.stop_reason !== "end_turn" && state(head.stop_reason),
+			labels(head), mark);
+		menu.hidden = !acts.length;
+		if (choices.children.length !== acts.length || choices.firstChild?.name !== acts[0]?.[0]) clear(choices, acts.map(([name]) => h("button", { name, onclick: () => act(name) }, name[0].toUpperCase() + name.slice(1))));
+		const kept = new Set(head.requests.map((each) => each.id));
+		for (const each of [...waiting.children]) if (!kept.has(each.dataset.requestId)) each.remove();
+		for (const each of head.requests) if (![...waiting.children].some((card) => card.dataset.requestId === each.id)) waiting.append(requestCard(remote, each, null, refresh, false));
+		const { usage, budget } = head;
+		const bar = (name, shown) => budget?.limit[name] != null && h("div.budget", h("span", `${shown(budget.spent[name])} of ${shown(budget.limit[name])} spent, ${shown(budget.remaining[name])} left`),
+			h("meter", { min: 0, max: budget.limit[name], value: budget.spent[name] + budget.reserved[name], "aria-label": `${name} spent` }));
+		const rows = [["Turns", count(usage.turns)], ["Tokens", `${count(usage.input)} in, ${count(usage.output)} out`], ["Cost", money(usage.cost)], ["Budget", budget ? [bar("cost", money), bar("tokens", count)] : "no limit"],
+			["Created", ago(head.created_at)], ["Updated", ago(head.updated_at)], ["Events", count(head.version)], ["Pending inputs", count(head.pending)],
+			["Worker", head.worker ?? "none"], ["Wakes", head.due_at ? ago(head.due_at) : "when input comes"],
+			["Timers", Object.entries(head.timers).map(([name, timer]) => h("div", name, " ", ago(timer.at), " ", chip(timer.kind)))],
+			["Failure", head.failure && `${head.failure.message} (attempt ${head.failure.attempt})`], ["Parent", head.parent && h("a", { href: Remote.of(head.parent).href }, Remote.of(head.parent).name)]];
+		clear(about, h("dl", rows.filter(([, value]) => value && value.length !== 0).map(([name, value]) => [h("dt", name), h("dd", value)])));
+	}
+
+	async function act(name) {
+		menu.open = false;
+		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
+		if (done) (toast(`${name}: recorded as ${session.me.id}.`), refresh());
+	}
+
+	async function verify() {
+		mark.textContent = "Reading…";
+		try {
+			const report = await remote.get("/verify");
+			mark.className = `verify ${report.ok ? "ok" : "wrong"}`;
+			mark.textContent = report.ok ? `✓ Chain verified, ${count(report.events)} events` : `✗ ${report.findings.map((each) => visible(each.problem)).join("; ").slice(0, 200)}`;
+		} catch (error) {
+			mark.textContent = visible(error.message);
+		}
+	}
+
+	async function refresh() {
+		head = await remote.get().catch(() => head);
+		show();
+		travel.grow(Math.max(head.version, log.version));
+	}
+
+	const text = h("textarea", { rows: 1, placeholder: "Write to the agent", "aria-label": "Message", onkeydown: (event) => event.key === "Enter" && !event.shiftKey && (event.preventDefault(), send()) });
+	async function send() {
+		const said = text.value.trim();
+		if (!said) return;
+		text.value = "";
+		try {
+			await remote.send(said);
+		} catch (error) {
+			text.value = said;
+			toast(error.message, "bad");
+		}
+	}
+	const writes = session.may("write") && ["init", "active", "suspended", "resumed"].includes(head.phase);
+	show();
+	log.version = head.version;
+	const opening = log.open(Number(query.get("seq")) || undefined);
+	const soon = throttle(250, refresh);
+	listen(`${OWN}/${remote.path}/events/stream`, { ...remote.query, after: head.version, partials: true, brief: true }, (event) => {
+		log.live(event);
+		if (event.partial) return;
+		trace?.live(event);
+		travel.grow(Math.max(event.seq, travel.version));
+		soon();
+	}, app.connection);
+	if (head.version <= 5_000) verify();
+	await opening;
+	return {
+		title: id, log, travel, side,
+		root: h("div.session", h("header.top", h("nav.crumbs", { "aria-label": "Session" }, h("a", { href: `#/fleet?app=${encodeURIComponent(app_)}` }, visible(app_)), " / ",
+			h("a", { href: `#/fleet?${new URLSearchParams({ app: app_, user })}` }, user), " / ", h("h1", id)), status, menu), travel.slider,
+		h("div.columns", h("div.left", log.root, waiting, writes && h("form.composer", { onsubmit: (event) => (event.preventDefault(), send()) }, text, h("button.primary", "Send"))), side.root)),
+		close: () => trace?.close(),
+	};
+}

@@ -1,0 +1,753 @@
+"""Analytics as a user meets it: folded, asked, trained, advised, exported, erased."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import limpet
+from limpet.analytics import folding
+from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
+from limpet.analytics.report import html_page, sparkline
+from limpet.analytics.rollup import DAY, DIMENSIONS, HOUR, MONTH, CellTally, Horizons, group_row
+from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
+from limpet.session.limpet import journal_of
+from tests.support.command import invoke, run, run_terminal
+
+
+@pytest.fixture
+async def lp() -> AsyncIterator[limpet.Limpet]:
+    async with limpet.open("memory://") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def an(lp: limpet.Limpet) -> AsyncIterator[limpet.Analytics]:
+    async with limpet.Analytics(lp, "memory://", retrain=None) as opened:
+        yield opened
+
+
+@limpet.tool
+def search(q: str) -> str:
+    """Search."""
+    raise ValueError("down")
+
+
+@limpet.tool
+def archive_search(q: str) -> str:
+    """Search elsewhere."""
+    return f"archived {q}"
+
+
+def replies(*said: Any) -> Any:
+    """A model that gives these replies, one after another: a text, or names of tools to call."""
+    left = list(said)
+
+    async def model(request: limpet.ModelRequest) -> limpet.Reply:
+        each = left.pop(0)
+        usage = {"input": 10, "output": 5, "cost": 0.01}
+        if isinstance(each, Exception):
+            raise each
+        if isinstance(each, str):
+            return limpet.Reply(each, (), usage, "end", None)
+        calls = [limpet.ToolCall(f"c{n}", name, {"q": "x"}, f"p{n}") for n, name in enumerate(each)]
+        return limpet.Reply("", tuple(calls), usage, "tools", None)
+
+    return model
+
+
+async def spoken(
+    lp: limpet.Limpet,
+    *said: Any,
+    user: str = "ada",
+    task_type: str = "refund",
+    version: str = "1",
+    tools: Iterable[limpet.Tool] = (search, archive_search),
+) -> limpet.Session:
+    s = await lp.create("support", user, labels={"task_type": task_type}, actor=f"user:{user}")
+    await s.append("user.message", {"text": "hi"})
+    await lp.wake(s.key, limpet.Agent(replies(*said), tools), version=version)
+    await s.refresh()
+    return s
+
+
+async def rated(lp: limpet.Limpet, count: int, *, good: Any = lambda n: n % 2 == 0) -> None:
+    """Sessions whose users liked short answers without errors."""
+    for number in range(count):
+        liked = good(number)
+        said = ("fine",) if liked else (["search", "search", "search"], "sorry")
+        s = await spoken(lp, *said, user=f"u{number % 5}")
+        await s.append("user.feedback", {"thumb": "up" if liked else "down"})
+        await s.complete()
+
+
+async def test_one_session_is_measured_while_it_runs_and_when_it_has_ended(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Also before anything was folded; the clocks stop at the end, and `final` says so."""
+    s = await spoken(lp, ["search"], "done")
+    live = await an.session(s.key)
+    assert (live.interaction.turns, live.interaction.generations) == (1, 2)
+    assert live.interaction.tool_invocations == 1
+    assert live.quality.error_rate == pytest.approx(1 / 3)
+    assert live.tools["search"].errors == 1
+    assert (live.resource.tokens_input, live.resource.cost_usd) == (20, 0.02)
+    assert not live.final
+    assert (live.task_type, live.agent_version, live.owner) == ("refund", "1", "ada")
+    await s.complete()
+    await an.run(once=True)
+    done = await an.session(s.key)
+    assert done.final
+    assert done.quality.task_completion == 1
+    assert done.temporal.total == pytest.approx(s.lifecycle.durations.total)
+    assert done.temporal == (await an.session(s.key)).temporal
+    json.dumps(done.plain)
+    with pytest.raises(SessionNotFound):
+        await an.session("support", "ada", "nobody")
+
+
+async def test_checkpoints_and_retrievals_are_counted(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Checkpoints have a log of their own, and a retrieval a span of its own."""
+    s = await lp.create("support", "ada", state={"notes": "x" * 500}, actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+
+    async def harness(turn: limpet.Turn) -> None:
+        assert await turn.retrieve("orders", lambda q: [q], "mine") == ["mine"]
+        await turn.say("found")
+
+    await lp.wake(s.key, harness)
+    await s.checkpoint()
+    await s.append("agent.noted", set={"notes": "y"}, actor="agent:a")
+    await s.checkpoint()
+    live = await an.session(s.key)
+    await an.run(once=True)
+    seen = await an.session(s.key)
+    assert live.resource == seen.resource
+    assert seen.interaction.retrieval_queries == 1
+    assert seen.resource.checkpoints == 2
+    assert seen.resource.peak_state_size > 500
+
+
+async def test_an_attempt_after_an_error_is_a_repair(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Successful if it ends the turn, and one turn in all."""
+    s = await spoken(lp, RuntimeError("down"))
+    await lp.wake(s.key, limpet.Agent(replies("fine"), ()))
+    seen = await an.session(s.key)
+    assert seen.interaction.repair_cycles == 1
+    assert seen.quality.repair_success_rate == 1
+    assert seen.interaction.turns == 1
+    assert seen.quality.error_rate == pytest.approx(1 / 2)
+
+
+async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """The error rate of a group is errors over calls of all its sessions, not a mean of rates."""
+    await spoken(lp, ["search"], "done", user="ada", task_type="refund")
+    await spoken(lp, "fine", "x", user="bob", task_type="refund", version="2")
+    await spoken(lp, "fine", user="bob", task_type="order", version="2")
+    await an.run(once=True)
+    refund = (await an.by("task_type", app="support"))["refund"]
+    assert (refund["sessions"], refund["error_rate"]) == (2, pytest.approx(1 / 4))
+    assert (await an.by("user", app="support"))["bob"]["sessions"] == 2
+    assert (await an.by("agent_version", app="support"))["2"]["cost_usd"] == 0.02
+    tool = (await an.by("tool", app="support"))["search"]
+    assert (tool["count"], tool["error_rate"]) == (1, 1.0)
+    (window,) = await _rows(an, "window")
+    assert (window["started"], window["turns"]) == (3, 3)
+    assert window["cost_usd"] == pytest.approx(0.04)
+    assert 1 <= window["peak_concurrency"] <= 3
+    table = await an.by("task_type", app="support", window="day")
+    assert table.columns[:2] == ("task_type", "window")
+    json.dumps(table.plain)
+    assert len(await an.by("user", app="nothing")) == 0
+    assert sum((await an.by("user", app=None)).column("sessions")) == 3
+    with pytest.raises(InvalidInput):
+        await an.by("color", app="support")  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def _rows(an: limpet.Analytics, dimension: Any, **more: Any) -> tuple[dict[str, Any], ...]:
+    return (await an.by(dimension, app="support", **more)).rows
+
+
+async def test_a_feed_that_comes_again_changes_nothing(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """From its beginning, in pages of any size: a session counts by its uid and last seq."""
+    for number in range(4):
+        s = await spoken(lp, ["search"], "done", user=f"u{number}")
+        await s.checkpoint()
+    await an.run(once=True)
+    before = _whole(an)
+    for name in folding.FEEDS:
+        an.file.set_meta(name, None)
+    await an.run(once=True)
+    assert _whole(an) == before
+    fresh = limpet.Analytics(lp, "memory://")
+    original = folding.PAGE
+    folding.PAGE = 3  # type: ignore[misc]  # of any size
+    try:
+        await fresh.run(once=True)
+    finally:
+        folding.PAGE = original  # type: ignore[misc]  # as it was
+    assert _whole(fresh) == before
+
+
+def _whole(an: limpet.Analytics) -> dict[str, Any]:
+    found: dict[str, Any] = {"folds": list(an.file.folds())}
+    for dimension in DIMENSIONS:
+        found[dimension] = an.file.ranged(None, dimension, 0, 2**40, 1_000)
+        found[f"{dimension}/all"] = sorted(an.file.totals("support", dimension, 1_000))
+    return found
+
+
+async def test_events_that_left_the_feed_are_read_from_the_log(file_url: str) -> None:
+    """Cold events are not in the feed any more; the fold misses none of them."""
+    async with limpet.open(file_url) as lp, limpet.Analytics(lp, "memory://") as an:
+        s = await lp.create("support", "ada", actor="user:ada")
+        await lp.policies.retention("support", events=5)
+        for _ in range(100):
+            await s.append("user.message", {"text": "hi"})
+        await lp.maintenance.compact()
+        await s.append("agent.message", {"text": "done"}, actor="agent:a")
+        await an.run(once=True)
+        fold = an.file.folds_of(s.key)[-1]
+        assert (fold.user_messages, fold.turns, fold.seq) == (100, 1, s.version)
+
+
+async def test_an_erased_user_leaves_nothing(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Neither rows nor a share of any aggregate: the file is what it would be without them."""
+    for number in range(3):
+        s = await spoken(lp, ["search"], "done", user="ada", task_type=f"t{number}")
+        await s.checkpoint()
+        await an.score(s.key, "helpful", 1)
+        await s.complete()
+    await spoken(lp, "fine", user="bob")
+    await an.run(once=True)
+    await lp.erase_user("support", "ada")
+    await an.run(once=True)
+    alone = limpet.Analytics(lp, "memory://", retrain=None)
+    await alone.run(once=True)
+    assert _whole(an) == _whole(alone)
+    assert [row["user"] for row in await _rows(an, "user")] == ["bob"]
+    with pytest.raises(SessionNotFound):
+        await an.session(s.key)
+
+
+async def test_a_deleted_session_stays_measured(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Deleting is the end of a life, not of what was measured of it; erasing it is."""
+    s = await spoken(lp, "fine")
+    await an.run(once=True)
+    await lp.delete(s.key)
+    await an.run(once=True)
+    assert (await an.session(s.key)).interaction.turns == 1
+    await lp.erase(s.key)
+    await an.run(once=True)
+    assert len(await an.by("user", app="support")) == 0
+
+
+async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None:
+    """What was folded of events that the backup does not have is taken out."""
+    url, analytics = f"sqlite:///{tmp_path}/s.db", f"sqlite:///{tmp_path}/a.db"
+    async with limpet.open(url) as lp:
+        kept = await lp.create("support", "ada", "kept", actor="user:ada")
+        await kept.append("user.message", {"text": "before"})
+        await lp.maintenance.backup(tmp_path / "backup.db")
+        await kept.append("user.message", {"text": "lost"})
+        await kept.append("user.message", {"text": "lost too"})
+        await lp.create("support", "bob", "lost", actor="user:bob")
+        async with limpet.Analytics(lp, analytics) as an:
+            await an.run(once=True)
+    limpet.restore(tmp_path / "backup.db", url, replace=True)
+    async with limpet.open(url) as lp, limpet.Analytics(lp, analytics) as an:
+        await lp.session("support", "ada", "kept").append(
+            "user.message", {"text": "after"}, actor="user:ada"
+        )
+        await an.run(once=True)
+        fresh = limpet.Analytics(lp, "memory://")
+        await fresh.run(once=True)
+        assert (await an.session("support", "ada", "kept")).interaction.user_messages == 2
+        assert _whole(an) == _whole(fresh)
+
+
+async def test_an_archived_session_is_counted_once(tmp_path: Path) -> None:
+    """Its stub is no session of its own, and its way back counts nothing twice."""
+    url = f"sqlite:///{tmp_path}/s.db"
+    async with (
+        limpet.open(url, archive=f"file://{tmp_path}/archive") as lp,
+        limpet.Analytics(lp, "memory://", retrain=None) as an,
+    ):
+        s = await spoken(lp, "fine")
+        await s.complete()
+        await an.run(once=True)
+        await s.archive()
+        await an.run(once=True)
+        assert (await _rows(an, "user"))[0]["sessions"] == 1
+        await lp.unarchive(s.key)
+        await an.run(once=True)
+        assert (await _rows(an, "user"))[0]["sessions"] == 1
+        assert (await _rows(an, "user"))[0]["turns"] == 1
+
+
+async def test_windows_grow_coarser_and_keep_their_sums(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Hours become days, days become months; sums and histograms stay what they were."""
+    base = 490_000 * HOUR_US
+    folds = [_synthetic(base + hour * HOUR_US, f"s{hour}") for hour in range(24 * 40)]
+    with an.file.commit({}) as c:
+        for fold in folds:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally)
+    hours = an.file.ranged("support", "window", 0, 2**40, 10_000)
+    assert {grain for grain, *_ in hours} == {HOUR}
+    with an.file.commit({}) as c:
+        c.roll(Horizons(490_000 - 490_000 % 24 + 24 * 35, 490_000 - 490_000 % 24 + 24 * 10))
+    kept = an.file.ranged("support", "window", 0, 2**40, 10_000)
+    assert {grain for grain, *_ in kept} == {HOUR, DAY, MONTH}
+    assert len(kept) < len(hours) / 4
+    for cells in (hours, kept):
+        assert sum(tally["turns"] for *_, tally in cells) == len(folds)
+    whole = CellTally.empty()
+    for *_, tally in an.file.ranged("support", "task_type", 0, 2**40, 10_000):
+        whole.plus(tally)
+    (_, total), *_ = an.file.totals("support", "task_type", 1)
+    assert group_row(whole) == group_row(total)
+    with an.file.commit({}) as c:  # taken out again, also of what was rolled up
+        for fold in folds:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally, -1)
+    assert an.file.totals("support", "task_type", 10) == []
+    left = an.file.ranged("support", "window", 0, 2**40, 10_000)
+    assert all(not any(tally.sums) for *_, tally in left)  # of a peak, a number stays
+
+
+def _synthetic(at_us: int, id: str) -> SessionFold:
+    fold = begin(
+        limpet.Key("support", "ada", id),
+        limpet.Event(1, f"uid-{id}", "session.created", "user:ada", at_us, {}),
+    )
+    said: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("user.message", {"text": "hi"}),
+        ("agent.message", {"text": "yes", "usage": {"input": 3, "output": 4}, "cost": 0.5}),
+    )
+    for number, (type_, data) in enumerate(said, 2):
+        event = limpet.Event(number, f"{id}-{number}", type_, "a:b", at_us + number * 10**6, data)
+        fold_event(fold, event)
+    return fold
+
+
+# --- satisfaction ---------------------------------------------------------------------------------
+
+
+async def test_a_model_is_learned_from_feedback(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Versioned, with the range of its data and its score on what it had not seen; then every
+    session has a prediction, and so have groups."""
+    await rated(lp, 20)
+    await an.run(once=True)
+    with pytest.raises(TooLittleFeedback):
+        await an.train()
+    first = await an.train(minimum=20)
+    assert (first.version, first.sessions) == (1, 20)
+    assert first.held_out.log_loss < first.held_out.base_log_loss
+    assert len(first.weights) == len(first.features) == 8
+    good = await spoken(lp, "fine")
+    bad = await spoken(lp, ["search", "search", "search"], "sorry")
+    happy, sad = await an.session(good.key), await an.session(bad.key)
+    assert happy.satisfaction is not None
+    assert sad.satisfaction is not None
+    assert happy.satisfaction > 0.7 > 0.3 > sad.satisfaction
+    assert (await an.train(minimum=20)).version == 2
+    assert await an.model(1) == first
+    assert (await _rows(an, "user"))[0]["mean_satisfaction"] is not None
+
+
+async def test_an_intervention_is_suggested_once(lp: limpet.Limpet) -> None:
+    """In the log of the live session and to the hook, however often it is folded again."""
+    called: list[limpet.Key] = []
+    hook = {"on_intervention": lambda of: called.append(of.key)}
+    an = limpet.Analytics(lp, "memory://", retrain=None, intervene_below=0.4, **hook)  # type: ignore[arg-type]  # a hook
+    await rated(lp, 20)
+    await an.run(once=True)
+    await an.train(minimum=20)
+    bad = await spoken(lp, ["search", "search", "search"], "sorry")
+    good = await spoken(lp, "fine")
+    for _ in range(3):
+        await an.run(once=True)
+        await bad.append("user.message", {"text": "hello?"})
+    again = limpet.Analytics(lp, "memory://", retrain=None, intervene_below=0.4, **hook)  # type: ignore[arg-type]  # a hook
+    await again.run(once=True)
+    suggested = await bad.read(types=["session.intervention_suggested"])
+    assert len(suggested) == 1
+    assert suggested[0].data["satisfaction"] < suggested[0].data["threshold"] == 0.4
+    assert called == [bad.key]
+    assert not await good.read(types=["session.intervention_suggested"])
+
+
+async def test_a_schedule_trains_by_itself(lp: limpet.Limpet) -> None:
+    """When it is due and there is new feedback of enough sessions, and not again before."""
+    an = limpet.Analytics(lp, "memory://", minimum=20, retrain=timedelta(days=1))
+    await rated(lp, 19)
+    await an.run(once=True)
+    assert await an.model() is None
+    await rated(lp, 1)
+    await an.run(once=True)
+    await rated(lp, 2)
+    await an.run(once=True)
+    model = await an.model()
+    assert model is not None
+    assert (model.version, model.sessions) == (1, 20)
+
+
+async def test_two_versions_are_compared_with_intervals(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """A real difference has an interval that leaves out zero, and drift shows it too."""
+    for _ in range(15):
+        await spoken(lp, "fine", version="1")
+        await spoken(lp, ["search", "search"], "sorry", version="2")
+    await an.run(once=True)
+    found = await an.compare("1", "2", app="support")
+    rate = found["error_rate"]
+    assert rate.difference == pytest.approx(0.5)
+    assert rate.differs
+    assert not (await an.compare("1", "1", app="support"))["error_rate"].differs
+    (drift,) = await an.drift("support")
+    assert (drift.a, drift.b, drift["error_rate"]) == ("1", "2", rate)
+    with pytest.raises(InvalidInput):
+        await an.compare("1", "3", app="support")
+
+
+async def test_a_session_out_of_the_ordinary_is_named(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """With its metric, by how much, since when, and the rate of false alarms."""
+    for _ in range(40):
+        await spoken(lp, ["archive_search"], "fine")
+    odd = await spoken(lp, ["search"] * 9, ["search"] * 9, "sorry")
+    await an.run(once=True)
+    found = await an.anomalies(app="support", false_alarm_rate=0.01)
+    alert = next(alert for alert in found if alert.metric == "error_rate")
+    assert alert.sessions == (odd.key,)
+    assert alert.value > alert.expected == 0
+    assert alert.since == (await an.session(odd.key)).created_at
+    assert found.false_alarm_rate <= 0.0101
+    with pytest.raises(InvalidInput):
+        await an.anomalies(metrics=["color"])
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+async def test_advice_is_given_and_done_only_where_a_policy_says_so(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """A tool that fails: the circuit opens, the fallback answers, and it is on record."""
+    for _ in range(20):
+        await spoken(lp, ["search"], "sorry")
+    await an.run(once=True)
+    (found,) = [each for each in await an.advice("support") if each.signal == "tool_errors"]
+    assert (found.evidence.value, found.evidence.measured, found.applied) == ("search", 1.0, None)
+    assert "circuit" in found.response
+    assert await an.apply() == ()
+    assert (await lp.policies.switches("support")).tools == {}
+    policy = limpet.AdvicePolicy(open_circuits=True, fallbacks={"search": "archive_search"})
+    (done,) = await an.apply(policy)
+    assert done.applied is not None
+    assert "archive_search" in done.applied
+    assert await an.apply(policy) == ()  # it is done already
+    assert await an.applied() == (done,)
+    s = await spoken(lp, ["search"], "found it")
+    (result,) = await s.read(types=["agent.tool_result"])
+    assert result.data["output"] == "archived x"
+
+
+async def test_an_open_circuit_without_a_fallback_refuses_at_once(lp: limpet.Limpet) -> None:
+    """The model reads that the tool is off; nothing is tried. Closed, it runs again."""
+    await lp.policies.switch_tool("support", "search", limpet.ToolSwitch(open=True))
+    s = await spoken(lp, ["search"], "sorry")
+    (result,) = await s.read(types=["agent.tool_result"])
+    assert result.data["is_error"] is True
+    assert "switched off" in result.data["output"]
+    assert await s.read(types=["effect.intended"]) == ()
+    await lp.policies.switch_tool("support", "search", None)
+    s = await spoken(lp, ["search"], "sorry")
+    assert len(await s.read(types=["effect.intended"])) == 1
+
+
+async def test_a_fallback_asks_for_its_own_permission(lp: limpet.Limpet) -> None:
+    """An open circuit is no way around what the fallback asks for."""
+    asks = limpet.tool(permission="always_ask", name="archive_search")(lambda q: q)  # type: ignore[misc]  # untyped
+    switch = limpet.ToolSwitch(open=True, fallback="archive_search")
+    await lp.policies.switch_tool("support", "search", switch)
+    s = await spoken(lp, ["search"], "done", tools=(search, asks))
+    assert [request.kind for request in s.blocked_on] == ["approval"]
+
+
+async def test_a_call_that_has_begun_ends_with_its_own_tool(lp: limpet.Limpet) -> None:
+    """A circuit that opens while a call's outcome is unknown does not send it elsewhere."""
+    ran: list[str] = []
+
+    @limpet.tool(on_unknown="retry", name="search")
+    async def flaky(q: str) -> str:
+        """Search."""
+        ran.append(q)
+        if len(ran) == 1:
+            await lp.policies.switch_tool(
+                "support", "search", limpet.ToolSwitch(open=True, fallback="archive_search")
+            )
+            raise limpet.EffectUnknown("search", 1, "lost")
+        return "itself"
+
+    s = await spoken(lp, ["search"], "done", tools=(flaky, archive_search))
+    await lp.wake(s.key, limpet.Agent(replies("done"), (flaky, archive_search)))
+    (result,) = await s.read(types=["agent.tool_result"])
+    assert (result.data["output"], len(ran)) == ("itself", 2)
+
+
+async def test_results_of_pure_tools_are_cached_for_their_user(lp: limpet.Limpet) -> None:
+    """While the switch says so; another user's are not used."""
+    ran: list[str] = []
+
+    @limpet.tool(pure=True, name="search")
+    def pure(q: str) -> str:
+        """Search."""
+        ran.append(q)
+        return f"{len(ran)}"
+
+    await lp.policies.switch_tool("support", "search", limpet.ToolSwitch(cache_seconds=3_600))
+    for user in ("ada", "ada", "bob"):
+        await spoken(lp, ["search"], "done", user=user, tools=(pure,))
+    assert len(ran) == 2
+    await lp.policies.switch_tool("support", "search", None)
+    await spoken(lp, ["search"], "done", user="ada", tools=(pure,))
+    assert len(ran) == 3
+
+
+async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Each beyond its threshold, with evidence; automatic ones are really switched."""
+    folds = []
+    for number in range(25):
+        fold = _synthetic(490_000 * HOUR_US + number, f"s{number}")
+        fold.repairs, fold.suspensions, fold.peak_state = 3, 5, 5_000_000
+        fold.ended_us, fold.satisfaction = fold.updated_us, 100_000
+        fold.hours[490_000].latencies = {}
+        fold.hours[490_000].latencies[1_100] = 5
+        folds.append(fold)
+    with an.file.commit({}) as c:
+        c.put_folds(folds)
+        for fold in folds:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally)
+    signals = {each.signal for each in await an.advice("support")}
+    assert signals == {
+        "high_turn_latency",
+        "low_completion",
+        "many_repairs",
+        "low_satisfaction",
+        "large_state",
+        "frequent_suspensions",
+    }
+    lp.policies.lifecycle("support", timeouts=limpet.Timeouts(idle=timedelta(minutes=1)))
+    live = await lp.create("support", "ada", "live", actor="user:ada")
+    fold = _synthetic(490_000 * HOUR_US, "live")
+    fold.satisfaction = 100_000
+    with an.file.commit({}) as c:
+        c.put_folds([fold])
+    policy = limpet.AdvicePolicy(
+        fresh_seconds=7_200,
+        escalate_priority=50,
+        hot_events=100,
+        idle_timeout=timedelta(hours=1),
+    )
+    done = {each.signal for each in await an.apply(policy)}
+    assert done == {"high_turn_latency", "low_satisfaction", "large_state", "frequent_suspensions"}
+    assert (await lp.policies.switches("support")).fresh_seconds == 7_200
+    await live.refresh()
+    assert live.head.priority == 50
+    new = await lp.create("support", "ada", actor="user:ada")
+    assert new.lifecycle.timeouts is not None
+    assert new.lifecycle.timeouts.idle == timedelta(hours=1)
+    assert len(await an.applied()) == 4
+
+
+# --- seeing it ------------------------------------------------------------------------------------
+
+
+async def test_scores_of_sessions_turns_and_calls(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Also after the end of a session."""
+    s = await spoken(lp, ["search"], "done")
+    (use,) = await s.read(types=["agent.tool_use"])
+    await s.complete()
+    await an.score(s.key, "helpful", 1)
+    await an.score(s.key, "helpful", 0.5, turn=use.invocation_id, actor="user:judge")
+    await an.score(s.key, "right", 0, call=use.data["request_id"])
+    await an.run(once=True)
+    scores = await an.scores(s.key)
+    assert [(each.name, each.value) for each in scores] == [
+        ("helpful", 1),
+        ("helpful", 0.5),
+        ("right", 0),
+    ]
+    assert (scores[1].turn, scores[2].call) == (use.invocation_id, use.data["request_id"])
+    seen = await an.session(s.key)
+    assert (seen.scores["helpful"].count, seen.scores["helpful"].mean) == (2, 0.75)
+    with pytest.raises(InvalidInput):
+        await an.score(s.key, "helpful", 2)
+
+
+async def test_failing_sessions_are_saved_and_replayed_by_forks(
+    lp: limpet.Limpet, an: limpet.Analytics, tmp_path: Path
+) -> None:
+    """A set names the sessions, why they failed, and where to fork them."""
+    s = await spoken(lp, ["search"], "sorry")
+    await s.append("user.feedback", {"thumb": "down"})
+    await spoken(lp, "fine")
+    await an.run(once=True)
+    found = await an.failing("support")
+    assert [each.key for each in found.sessions] == [s.key]
+    found.save(tmp_path / "set.json")
+    (again,) = limpet.FailingSet.load(tmp_path / "set.json").sessions
+    session = await lp.get(again.key)
+    fork = await session.fork(at=again.at)
+    (request,) = await session.read(after=again.request - 1, limit=1)
+    await fork.append(request.type, request.data, actor=request.actor)
+    woken = await lp.wake(fork.key, limpet.Agent(replies("fine"), ()))
+    assert woken.reason == "end_turn"
+
+
+async def test_what_has_ended_is_emitted_as_a_metric(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Once for each session, with the whole record."""
+    emitted: list[limpet.Metric] = []
+    lp.maintenance.on_metric(emitted.append)
+    s = await spoken(lp, "fine")
+    await an.run(once=True)
+    await s.complete()
+    await an.run(once=True)
+    await an.run(once=True)
+    found = [metric for metric in emitted if metric.name == "session.analytics"]
+    assert [metric.values["session"] for metric in found] == [s.key]
+    assert found[0].values["record"]["interaction"]["turns"] == 1
+
+
+async def test_prometheus_and_opentelemetry_read_the_same_totals(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Names of tools are escaped, and every counter has its help."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    odd = limpet.tool(name='a"b')(lambda q: q)  # type: ignore[misc]  # untyped
+    await spoken(lp, ['a"b'], "done", tools=(odd,))
+    await an.run(once=True)
+    text = await an.prometheus()
+    assert 'limpet_turns_total{app="support"} 1\n' in text
+    assert 'limpet_tool_calls_total{app="support",tool="a\\"b"} 1\n' in text
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    an.instrument(provider)
+    data = reader.get_metrics_data()
+    assert data is not None
+    named = {m.name: m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
+    (point,) = named["limpet.turns"].data.data_points
+    assert (point.value, dict(point.attributes or {})) == (1, {"app": "support"})
+    provider.shutdown()
+
+
+async def test_the_page_holds_no_text_of_anybody_as_markup(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Names of users, tools and task types are escaped; nothing is loaded from elsewhere."""
+    bad = "<script>alert(1)</script>"
+    await spoken(lp, "fine", user=bad, task_type=bad, version=bad)
+    await an.run(once=True)
+    page = html_page(await an.report())
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "http" not in page
+    assert page.count("<svg") == 5
+    json.dumps((await an.report("support")).plain)
+    assert sparkline([0, None, 4, 8]) == "▁ ▄█"
+
+
+def test_the_commands_report_and_metrics(tmp_path: Path) -> None:
+    """In a terminal of 80 columns, as JSON, as a page, and as a set of failing sessions."""
+    with limpet.open_sync(f"sqlite:///{tmp_path}/s.db") as lp:
+        s = lp.create("support", "ada", "one", labels={"task_type": "refund"}, actor="user:ada")
+        s.append("user.message", {"text": "hi"})
+        s.append("agent.message", {"text": "yes", "usage": {"input": 3, "output": 4}}, actor="a:b")
+        s.terminate()
+    code, shown = run_terminal(tmp_path, "report", "s.db")
+    assert code == 0
+    assert "refund" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert all(len(line.rstrip("\r")) <= 80 for line in plain.splitlines())
+    done = run(tmp_path, "metrics", "s.db", "support/ada/one")
+    assert "p99 turn latency" in done.stdout
+    page = run(tmp_path, "report", "s.db", "--html", "r.html", "--analytics", "a.db")
+    assert page.returncode == 0
+    assert "</html>" in (tmp_path / "r.html").read_text()
+    assert (tmp_path / "a.db").exists()
+    assert run(tmp_path, "report", "s.db", "--failing", "--save", "set.json").returncode == 0
+    assert json.loads((tmp_path / "set.json").read_text())["sessions"][0]["id"] == "one"
+    assert "limpet_turns_total" in run(tmp_path, "report", "s.db", "--prometheus").stdout
+    result = invoke("report", f"{tmp_path}/s.db", "--json")
+    assert json.loads(result.output)["sessions"] == 1
+    assert run(tmp_path, "report", "s.db", "--save", "x.json").returncode == 2
+
+
+async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.Limpet) -> None:
+    """And so is a URL that names no file."""
+    import apsw
+
+    conn = apsw.Connection(str(tmp_path / "x.db"))
+    conn.execute("CREATE TABLE t (a)")
+    conn.close()
+    with pytest.raises(limpet.errors.StoreForeign):
+        await limpet.Analytics(lp, f"sqlite:///{tmp_path}/x.db").by("user", app="support")
+    with pytest.raises(limpet.errors.InvalidURL):
+        limpet.Analytics(lp, "postgresql://x")
+    with pytest.raises(InvalidInput):
+        limpet.Analytics("x", "memory://")  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_analytics_follow_a_store_as_it_is_written(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Without once, until it is told to stop."""
+    ended = asyncio.Event()
+    lp.maintenance.on_metric(lambda metric: ended.set())
+    running = asyncio.ensure_future(an.run())
+    s = await spoken(lp, "fine")
+    await s.complete()
+    await asyncio.wait_for(ended.wait(), 60)
+    an.stop()
+    await lp.create("support", "bob", actor="user:bob")  # it looks again, and stops
+    assert await running > 0
+
+
+def test_the_record_that_is_stored_is_small() -> None:
+    """A session of one turn takes fewer bytes than one of its messages."""
+    fold = _synthetic(490_000 * HOUR_US, "s1")
+    assert len(msgspec.msgpack.encode(fold)) < 250
+
+
+async def test_the_store_is_not_written_to(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Folding and asking record nothing."""
+    await spoken(lp, "fine")
+    before = await journal_of(lp).store.position()  # type: ignore[attr-defined]  # a Feed
+    await an.run(once=True)
+    await an.report()
+    assert await journal_of(lp).store.position() == before  # type: ignore[attr-defined]  # a Feed

@@ -1,0 +1,97 @@
+"""A pydantic-ai agent in a worker: approvals, streams, usage, and a crash between any two calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+
+import limpet
+from limpet.adapters.pydantic_ai import as_harness
+
+performed: list[str] = []
+
+
+class Counting(TestModel):
+    """Counts what the model was really asked."""
+
+    asked = 0
+
+    def request_stream(self, *args: Any, **named: Any) -> Any:
+        Counting.asked += 1
+        return super().request_stream(*args, **named)
+
+
+agent = Agent(Counting(), system_prompt="Be brief.")
+
+
+@agent.tool_plain
+def look(order: int) -> str:
+    performed.append("look")
+    return "paid twice"
+
+
+@agent.tool_plain(requires_approval=True)
+def refund(order: int) -> str:
+    performed.append("refund")
+    return "receipt"
+
+
+async def run(lp: limpet.Limpet, harness: Any) -> limpet.Session[Any]:
+    worker = limpet.Worker(lp, harness, app="support", idle_exit=True, signals=False)
+    await worker.run()
+    return await lp.get("support", "ada", "c1")
+
+
+@pytest.fixture
+async def session(lp: limpet.Limpet) -> limpet.Session[Any]:
+    performed.clear()
+    Counting.asked = 0
+    made = await lp.create("support", "ada", "c1", budget=limpet.Budget(tokens=10_000))
+    await made.append("user.message", {"text": "Help!"}, actor="user:ada")
+    return made
+
+
+async def test_an_approval_pauses_the_run_and_nothing_is_repeated(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """The model is asked twice in all, each tool runs once, and the tokens are on the budget."""
+    session = await run(lp, as_harness(agent))
+    (request,) = session.blocked_on
+    assert (request.kind, request.name) == ("approval", "refund")
+    assert performed == ["look"]
+    await session.confirm(request.id, allow=True)
+    session = await run(lp, as_harness(agent))
+    assert (session.stop_reason, session.blocked_on) == ("end_turn", ())
+    assert performed == ["look", "refund"]
+    assert Counting.asked == 2
+    budget = session.runs.budget
+    assert budget is not None
+    assert budget.spent.tokens == session.runs.usage.input + session.runs.usage.output > 0
+    roles = [message.role for message in await session.messages()]
+    assert roles == ["user", "assistant", "assistant", "tool", "tool", "assistant"]
+
+
+async def test_a_denial_is_told_to_the_model(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    session = await run(lp, as_harness(agent))
+    await session.confirm(session.blocked_on[0].id, allow=False)
+    session = await run(lp, as_harness(agent))
+    assert session.stop_reason == "end_turn"
+    assert performed == ["look"]
+
+
+async def test_a_second_turn_knows_the_first(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """The history is the session's, so the agent does not call its tools again."""
+    session = await run(lp, as_harness(agent))
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    session = await run(lp, as_harness(agent))
+    await session.append("user.message", {"text": "And now?"}, actor="user:ada")
+    session = await run(lp, as_harness(agent))
+    assert session.stop_reason == "end_turn"
+    assert performed == ["look", "refund"]

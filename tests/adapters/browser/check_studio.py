@@ -1,0 +1,687 @@
+"""The studio in Chromium, on a store that the real runtime has filled."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+import limpet
+from tests.support.browser import RUN, launched, served_by, studio_of
+from tests.support.studio_sample import HOSTILE
+
+KETTLE = "#/s/support/ada/kettle"
+SECONDS = 30_000  # that something may take on a loaded machine
+expect.set_options(timeout=SECONDS)
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    with launched(playwright) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with every kind of session."""
+    path = tmp_path_factory.mktemp("filled") / "shop.db"
+    subprocess.run([sys.executable, "-m", "tests.support.studio_sample", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+def store(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    return Path(shutil.copy(filled, tmp_path / "shop.db"))
+
+
+class Visitor:
+    """Opens pages of one studio: visitor(hash), or visitor(hash, color_scheme="dark")."""
+
+    def __init__(self, browser: Browser, link: str) -> None:
+        self._browser, self._url = browser, link.split("#")[0]
+        self.wrong: list[str] = []  # errors of scripts
+        self._contexts: list[Any] = []
+        page = self._context().new_page()
+        page.goto(link)
+        page.get_by_role("heading", name="Fleet").wait_for()
+        self._signed_in = self._contexts[0].storage_state()
+        page.close()
+
+    def __call__(self, place: str = "#/fleet", **how: Any) -> Page:
+        context = self._context(storage_state=self._signed_in, **how) if how else self._contexts[0]
+        for each in context.pages:  # a browser has six connections to a server
+            each.close()
+        page: Page = context.new_page()
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.goto(self._url + place)
+        page.locator("main:not([aria-busy]) h1").first.wait_for()
+        return page
+
+    def _context(self, **how: Any) -> Any:
+        made = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **how})
+        made.set_default_timeout(SECONDS)
+        self._contexts.append(made)
+        return made
+
+    def close(self) -> None:
+        for each in self._contexts:
+            each.close()
+        assert self.wrong == []
+
+
+@pytest.fixture(scope="session")
+def look(browser: Browser, filled: Path) -> Iterator[Visitor]:
+    """A studio for tests that change nothing."""
+    with studio_of(filled) as (link, _):
+        visitor = Visitor(browser, link)
+        yield visitor
+        visitor.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, store: Path) -> Iterator[Visitor]:
+    """A studio of a store that the test may change."""
+    with studio_of(store) as (link, _):
+        visitor = Visitor(browser, link)
+        yield visitor
+        visitor.close()
+
+
+@pytest.fixture
+def lp(store: Path) -> Iterator[Any]:
+    """The same store in this process: another writer, as far as the studio knows."""
+    with limpet.open_sync(f"sqlite:///{store}") as made:
+        yield made
+
+
+def events_of(lp: Any, key: tuple[str, str, str], type: str) -> list[Any]:
+    return list(lp.get(*key).read(types=[type], limit=1_000))
+
+
+# --- the fleet ------------------------------------------------------------------------------------
+
+
+def test_the_fleet_counts_filters_and_is_live(visit: Visitor, lp: Any) -> None:
+    """Sessions by phase and status, filters by each property, and a new one without a reload."""
+    page = visit()
+    expect(page.locator(".tile.blocked b")).to_have_text("3")
+    expect(page.locator(".tile.dead b")).to_have_text("1")
+    expect(page.locator(".tile.sessions b")).to_have_text("13")
+    rows = page.locator(".sessions tbody tr")
+    expect(rows).to_have_count(13)
+    page.locator(".phases button", has_text="suspended").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("hugo")
+    page.locator("select[name=phase]").select_option("")
+    page.locator(".tile.dead").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("outage")
+    page.locator("select[name=status]").select_option("")
+    page.locator("input[name=label]").fill("plan=gold")
+    expect(rows).to_have_count(4)
+    page.locator("input[name=user]").fill("dan")
+    expect(rows).to_have_count(1)
+    page.locator("input[name=user]").fill("")
+    page.locator("input[name=label]").fill("")
+    page.locator("input[name=text]").fill("KINDER")
+    expect(rows).to_contain_text("kinder")
+    assert "text=KINDER" in page.url
+    page.locator("input[name=text]").fill("nothing like this")
+    expect(page.locator(".empty")).to_contain_text("Change or clear the filters")
+    page.locator("input[name=text]").fill("")
+    expect(rows).to_have_count(13)
+    lp.create("support", "zoe", "brand-new", actor="user:zoe")
+    expect(rows.first).to_contain_text("brand-new")
+    expect(page.locator(".tile.sessions b")).to_have_text("14")
+    expect(page.locator(".rate.events b")).not_to_have_text("0.0")
+
+
+def test_a_long_list_pages_by_cursor(visit: Visitor, lp: Any) -> None:
+    """A page asks for one page, whatever the number of sessions is."""
+    for n in range(120):
+        lp.create("many", "ada", f"s{n:03}", actor="user:ada")
+    page = visit("#/fleet?app=many")
+    rows = page.locator(".sessions tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(120)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+
+
+# --- the inbox ------------------------------------------------------------------------------------
+
+
+def test_the_inbox_shows_the_oldest_first_and_answers_are_recorded(visit: Visitor, lp: Any) -> None:
+    """Each request with its exact input; an answer has the person as its actor, and its note."""
+    page = visit("#/inbox")
+    cards = page.locator(".request")
+    expect(cards).to_have_count(3)
+    assert [each.split("\n")[0] for each in cards.all_inner_texts()] == [
+        "approval",
+        "question",
+        "unknown effect",
+    ]
+    expect(cards.nth(0)).to_contain_text("number7")
+    expect(cards.nth(0)).to_contain_text("asked")
+    expect(cards.nth(2)).to_contain_text("This may have happened")
+    expect(page.locator("#waiting")).to_have_text("3")
+    cards.nth(0).get_by_role("button", name="Allow").click()
+    page.get_by_label("Note").fill("seen the photo")
+    page.locator("dialog").get_by_role("button", name="Allow").click()
+    expect(cards).to_have_count(2)
+    (said,) = events_of(lp, ("support", "bob", "broken-lamp"), "user.tool_confirmation")
+    assert said.data["allow"] is True
+    assert said.data["note"] == "seen the photo"
+    assert said.actor.startswith("user:")
+    cards.nth(0).get_by_role("button", name="Answer").click()
+    page.get_by_label("Answer", exact=False).and_(page.locator("textarea")).fill('{"city": "Lyon"}')
+    page.locator("dialog").get_by_role("button", name="Answer").click()
+    expect(cards).to_have_count(1)
+    (said,) = events_of(lp, ("support", "cleo", "address"), "user.custom_tool_result")
+    assert dict(said.data["output"]) == {"city": "Lyon"}
+    cards.nth(0).get_by_role("button", name="It happened").click()
+    page.locator("dialog textarea").first.fill("receipt 9")
+    page.locator("dialog").get_by_role("button", name="It happened").click()
+    expect(page.locator(".empty")).to_contain_text("Nothing waits for you")
+    expect(page.locator("#waiting")).to_have_text("")
+
+
+# --- a session ------------------------------------------------------------------------------------
+
+
+def test_a_session_shows_its_conversation_with_tools_and_effects(look: Visitor) -> None:
+    """Messages, a tool with input, output and the state of its effect, the answer, the turn."""
+    page = look(KETTLE)
+    log = page.locator(".rows")
+    expect(log).to_contain_text("My order 7 arrived broken.")
+    card = page.locator(".card.tool", has_text="refund")
+    expect(card).to_contain_text("asks first")
+    expect(card).to_contain_text("succeeded")
+    expect(card).to_contain_text("40.00 euros are on their way")
+    expect(log).to_contain_text("He sent a photo.")
+    expect(log).to_contain_text("waits for an answer")
+    expect(page.locator(".verify")).to_have_text("✓ Chain verified, 45 events")
+    expect(page.locator(".status")).to_contain_text("plan=gold")
+    page.get_by_role("tab", name="About").click()
+    expect(page.locator(".about")).to_contain_text("$0.0084")
+    expect(page.locator(".about")).to_contain_text("of $1.00 spent")
+    page.get_by_role("button", name="Everything").click()
+    expect(page.locator(".entry", has_text="span.started").first).to_be_visible()
+
+
+def test_conversation_and_trace_lead_to_each_other(look: Visitor) -> None:
+    """A message marks its bar, a bar marks its message; bars have tokens and cost."""
+    page = look(KETTLE)
+    expect(page.locator(".woken")).to_have_count(3)
+    expect(page.locator(".woken").first).to_contain_text("708 tokens · $0.0021")
+    page.locator(".span", has_text="refund").click()
+    expect(page.locator(".rows .selected")).to_contain_text("refund")
+    page.locator(".message.agent", has_text="All done").locator(".seq").click()
+    expect(page.locator(".span.selected")).to_contain_text("model")
+    expect(page.locator(".place")).to_contain_text("event 39 of 45")
+
+
+def test_errors_children_and_relations_are_shown(look: Visitor) -> None:
+    """A traceback that opens; a child that is a link; lanes of forks with where they part."""
+    page = look("#/s/support/finn/outage")
+    page.get_by_text("traceback", exact=True).click()
+    expect(page.locator("pre", has_text="raise ValueError")).to_be_visible()
+    expect(page.locator(".status")).to_contain_text("dead")
+    page = look("#/s/support/eve/parcel?tab=family")
+    expect(page.locator(".card.child").first).to_contain_text("Find the parcel")
+    expect(page.locator(".lanes")).to_contain_text("child of parcel")
+    page = look(f"{KETTLE}?tab=family")
+    lanes = page.locator(".lanes li")
+    expect(lanes).to_have_count(4)
+    expect(lanes.nth(1)).to_contain_text("fork of kettle at event 9")
+    lanes.nth(1).get_by_role("link", name="Compare").click()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+
+
+def test_search_obeys_the_filter(look: Visitor) -> None:
+    """Next and previous go from match to match, in what is shown."""
+    page = look(KETTLE)
+    box = page.get_by_label("Search in this session")
+    box.fill("refund")
+    box.press("Shift+Enter")
+    found = page.locator(".found")
+    expect(found).to_have_text(re.compile("#3[456]"))
+    box.press("Shift+Enter")
+    expect(found).not_to_have_text(re.compile("#3[3]|searching"))
+    box.fill("span.started")
+    box.press("Enter")
+    expect(found).to_have_text("no later match")  # spans are not of the conversation
+    page.get_by_role("button", name="Everything").click()
+    box.press("Shift+Enter")
+    expect(found).to_have_text(re.compile("#[0-9]+"))
+
+
+def test_live_events_move_nothing(visit: Visitor, lp: Any) -> None:
+    """What is open stays open, the place stays, and a mark tells of what is new."""
+    s = lp.create("support", "ada", "long-talk", actor="user:ada", state={"plan": {"steps": [1]}})
+    for n in range(40):
+        s.append("user.message", {"text": f"line {n}\n" * 4})
+    s.append("note.added", {"deep": {"a": [1, 2, 3], "b": "x" * 300}})
+    page = visit("#/s/support/ada/long-talk?tab=state")
+    page.get_by_role("button", name="Everything").click()
+    scroll = page.locator(".scroll")
+    page.locator(".entry summary").nth(20).click()
+    scroll.evaluate("each => { each.scrollTop = 300; }")
+    page.get_by_label("Open plan").click()  # closes it
+    before = scroll.evaluate("each => each.scrollTop")
+    opened = page.locator(".entry details[open]").count()
+    for n in range(5):
+        s.append("user.message", {"text": f"new {n}"})
+    s.update(lambda _: {"other": 1})
+    expect(page.locator(".pill")).to_contain_text("new")
+    expect(page.locator("div.state")).to_contain_text("other")
+    assert scroll.evaluate("each => each.scrollTop") == before
+    assert page.locator(".entry details[open]").count() == opened
+    expect(page.get_by_label("Open plan")).to_have_attribute("aria-expanded", "false")
+    page.locator(".pill").click()
+    expect(page.locator(".entry").last).to_contain_text("state.updated")
+
+
+def test_a_message_that_is_being_written_grows(visit: Visitor, lp: Any) -> None:
+    """Partial text appears, and the recorded message takes its place."""
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    page = visit("#/s/support/ada/talk")
+    s.append("user.message", {"text": "Tell me."})
+    expect(page.locator(".message.user")).to_contain_text("Tell me.")
+    id = "final-1"
+    for piece in ("Once ", "upon "):
+        s.append("agent.message", {"text": piece}, partial=True, id=id, actor="agent:a")
+    expect(page.locator(".message.partial")).to_contain_text("Once upon")
+    s.append("agent.message", {"text": "Once upon a time."}, id=id, actor="agent:a")
+    expect(page.locator(".message.agent")).to_have_count(1)
+    expect(page.locator(".message.agent")).to_contain_text("Once upon a time.")
+    expect(page.locator(".message.partial")).to_have_count(0)
+
+
+# --- time travel ----------------------------------------------------------------------------------
+
+
+def test_the_slider_shows_the_state_of_any_moment_and_who_changed_it(look: Visitor) -> None:
+    """State and diff at an event, blame by a click, the checkpoint as a mark."""
+    page = look(f"{KETTLE}?tab=state")
+    expect(page.locator("div.state")).to_contain_text("moodhappy")
+    expect(page.locator(".marks .checkpoint")).to_have_count(1)
+    slider = page.get_by_label("Moment in the history")
+    slider.fill("29")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    expect(page.locator(".changes")).to_contain_text('mood "calm" → "annoyed"')
+    expect(page.locator(".rows .selected")).to_have_count(1)
+    page.locator("div.state").get_by_role("button", name="mood").click()
+    blamed = page.locator(".blame")
+    expect(blamed).to_contain_text("#29")
+    expect(blamed).to_contain_text("user:ada")
+    expect(blamed).not_to_contain_text("#44")  # it was later
+    page.keyboard.press("]")
+    expect(page.locator(".place")).to_contain_text("event 30")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator("div.state")).to_contain_text("moodhappy")
+
+
+def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
+    """A fork with another value, side by side with its origin; nothing changed in that."""
+    page = visit(f"{KETTLE}?tab=state")
+    page.get_by_label("Moment in the history").fill("29")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    page.get_by_role("button", name="Edit and fork").click()
+    state = page.get_by_label("Fields of the state")
+    state.fill("not json")
+    page.get_by_role("button", name="Fork with this state").click()
+    expect(page.locator("dialog .wrong")).to_contain_text("JSON")
+    state.fill('{"mood": "curious"}')
+    page.get_by_role("button", name="Fork with this state").click()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+    expect(page.locator(".lead")).to_contain_text("They share 29 events")
+    expect(page.locator(".changes")).to_contain_text('mood "happy" → "curious"')
+    expect(page.locator(".aligned tbody tr").first).to_be_visible()
+    assert lp.get("support", "ada", "kettle").version == 45
+    made = next(h for h in lp.list(app="support", user="ada").items if "sesn_" in h.key.id)
+    assert lp.get(made.key).values["mood"] == "curious"
+
+
+def test_two_forks_are_aligned(look: Visitor) -> None:
+    """What is alike stands beside each other."""
+    page = look("#/compare/support/ada/kettle-kinder/kettle-stricter")
+    row = page.locator(".aligned tr", has_text="delighted")
+    expect(row).to_contain_text("cross")
+
+
+def test_bisect_finds_the_event(look: Visitor) -> None:
+    """The first event after which a condition does not hold."""
+    page = look(f"{KETTLE}?tab=state")
+    page.get_by_role("button", name="Bisect").click()
+    page.get_by_label("Field").fill("mood")
+    page.get_by_label("Value").fill("calm")
+    page.get_by_role("button", name="Find it").click()
+    expect(page.locator(".place")).to_contain_text("event 29")
+    expect(page.locator(".toast")).to_contain_text("Event 29: state.updated by user:ada")
+
+
+# --- acting ---------------------------------------------------------------------------------------
+
+
+def test_acts_ask_first_and_are_recorded_with_the_person(visit: Visitor, lp: Any) -> None:
+    """Send, interrupt, suspend, resume, checkpoint and rewind; each event has the same actor."""
+    key = ("support", "ada", "kettle")
+    page = visit(f"{KETTLE}?tab=state")
+    page.get_by_label("Message").fill("Is it on its way?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message.user").last).to_contain_text("Is it on its way?")
+    for name, phase in (("Suspend", "suspended"), ("Resume", "active")):
+        page.locator(".menu summary").click()
+        page.locator(".menu").get_by_role("button", name=name).click()
+        if name == "Suspend":
+            page.get_by_label("Reason").fill("a holiday")
+        page.locator("dialog").get_by_role("button", name=name).click()
+        expect(page.locator(".status .chip").first).to_have_text(phase)
+    page.locator(".menu summary").click()
+    page.locator(".menu").get_by_role("button", name="Interrupt").click()
+    page.locator("dialog").get_by_role("button", name="Interrupt").click()
+    expect(page.locator(".line", has_text="interrupted").first).to_be_visible()
+    page.get_by_role("button", name="Checkpoint").click()
+    expect(page.locator(".toast", has_text="Checkpoint #3")).to_be_visible()
+    page.get_by_label("Moment in the history").fill("29")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    page.get_by_role("button", name="Rewind to here").click()
+    page.get_by_role("button", name="Cancel").click()
+    assert events_of(lp, key, "session.rewound") == []
+    page.get_by_role("button", name="Rewind to here").click()
+    page.locator("dialog").get_by_role("button", name="Rewind").click()
+    expect(page.locator(".toast", has_text="Rewound")).to_be_visible()
+    session = lp.get(*key)
+    assert session.values["mood"] == "annoyed"
+    mine = [e for e in session.read(after=45, limit=100) if e.actor.startswith("user:")]
+    assert {e.type for e in mine} >= {"user.message", "user.interrupt", "session.rewound"}
+    assert {e.actor for e in mine} == {mine[0].actor}
+    (suspended,) = events_of(lp, key, "session.suspended")
+    assert suspended.data["reason"] == "a holiday"
+
+
+def test_a_dead_letter_is_requeued(visit: Visitor, lp: Any) -> None:
+    page = visit("#/s/support/finn/outage")
+    page.locator(".menu summary").click()
+    page.locator(".menu").get_by_role("button", name="Requeue").click()
+    page.locator("dialog").get_by_role("button", name="Requeue").click()
+    expect(page.locator(".status")).not_to_contain_text("dead")
+    assert len(events_of(lp, ("support", "finn", "outage"), "session.requeued")) == 1
+
+
+# --- graphs and analytics -------------------------------------------------------------------------
+
+
+def test_a_graph_is_drawn_with_the_path_that_was_taken(look: Visitor) -> None:
+    """Every node, the edges that were taken, and the state after a node."""
+    page = look("#/s/orders/gwen/books?tab=graph")
+    expect(page.locator(".node")).to_have_count(5)
+    expect(page.locator(".node.ran")).to_have_count(3)
+    expect(page.locator(".edge")).to_have_count(5)
+    expect(page.locator(".edge.taken")).to_have_count(3)
+    expect(page.locator(".graph")).to_contain_text("price → check → pack")
+    page.get_by_role("button", name="Node price").press("Enter")
+    expect(page.locator(".node-state")).to_contain_text("total30")
+    page.locator(".node-state .link").click()
+    expect(page.locator(".place")).to_contain_text("event 8")
+    page = look(f"{KETTLE}?tab=graph")
+    expect(page.locator(".graph")).to_contain_text("No graph ran here")
+
+
+def test_without_analytics_the_page_says_what_to_do(look: Visitor) -> None:
+    page = look("#/analytics")
+    expect(page.locator("main")).to_contain_text(re.compile("limpet report|Analytics"))
+
+
+# --- people ---------------------------------------------------------------------------------------
+
+
+def test_everything_works_by_the_keyboard(look: Visitor) -> None:
+    """Keys lead to pages, events and moments; the focus is in a dialog until it closes."""
+    page = look()
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_contain_text("next and previous event")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    page = look(KETTLE)
+    page.keyboard.press("k")
+    expect(page.locator(".rows .selected")).to_have_count(1)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search in this session")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Trace").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="State")).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_accessible_and_fit(look: Visitor, scheme: str, width: int) -> None:
+    """axe finds nothing serious, and nothing is wider than the window."""
+    how = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    for place in ("#/fleet", "#/inbox", KETTLE, f"{KETTLE}?tab=state", "#/s/support/dan/payment"):
+        page = look(place, **how)
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (each["id"], [node["target"] for node in each["nodes"]][:3])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], place
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+
+
+def test_light_and_dark_can_be_chosen(visit: Visitor) -> None:
+    page = visit()
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+
+
+def test_what_is_missing_says_the_next_step(look: Visitor) -> None:
+    page = look("#/s/support/nobody/nothing")
+    expect(page.get_by_role("alert")).to_contain_text("Look for it in the fleet")
+
+
+# --- hostile sessions, bad networks ---------------------------------------------------------------
+
+
+def test_texts_of_a_session_are_never_markup(look: Visitor) -> None:
+    """Markup, scripts, controls, marks of direction and endless words are shown as text."""
+    import urllib.parse
+
+    place = f"#/s/lab/mallory/{urllib.parse.quote(HOSTILE[0][:60], safe='')}"
+    page = look(f"{place}?tab=state")
+    expect(page.locator(".message").first).to_contain_text(HOSTILE[0])
+    log = page.locator(".rows")
+    expect(log).to_contain_text("⟦U+202E⟧evil.exe⟦U+202C⟧")
+    expect(log).to_contain_text("⟦U+001B⟧[31mred")
+    assert (
+        page.locator(".rows img, .rows script, .rows svg, .state img, .state script").count() == 0
+    )
+    assert page.evaluate("document.body.innerText.length") < 60_000  # the word was cut
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_role("button", name="Show more of 1.0 MB")).to_be_visible()
+    expect(page.locator("div.state")).to_contain_text("<i>name</i>")
+    page.get_by_role("button", name="Everything").click()
+    page.locator(".entry summary").last.click()
+    for other in (None, "#/fleet", "#/inbox"):
+        page = page if other is None else look(other)
+        assert page.evaluate("window.hacked") is None
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_page_asks_nobody_else_and_forbids_inline_scripts(look: Visitor) -> None:
+    """Every request goes to the server of the page; its policy is strict, and is kept."""
+    page = look()
+    asked: list[str] = []
+    page.context.on("request", lambda each: asked.append(each.url))
+    answer = page.request.get(page.url.split("#")[0])
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    for place in ("#/fleet", "#/inbox", KETTLE, "#/s/orders/gwen/books?tab=graph"):
+        page.goto(page.url.split("#")[0] + place)
+        page.reload()
+        page.locator("main:not([aria-busy]) h1").first.wait_for()
+    origin = page.evaluate("location.origin")
+    assert asked
+    assert [each for each in asked if not each.startswith(origin)] == []
+    assert [each for each in told if "Content Security" in each or "Refused" in each] == []
+
+
+def test_a_lost_connection_comes_back_and_misses_nothing(visit: Visitor, lp: Any) -> None:
+    """While the network is away the page says so; what was recorded meanwhile is then shown."""
+    s = lp.create("support", "ada", "away", actor="user:ada")
+    page = visit("#/s/support/ada/away")
+    s.append("user.message", {"text": "before"})
+    expect(page.locator(".message")).to_have_count(1)
+    cut = page.context.new_cdp_session(page)
+    cut.send("Network.enable")
+    far = {"latency": 400, "downloadThroughput": 40_000, "uploadThroughput": 40_000}
+    cut.send("Network.emulateNetworkConditions", {"offline": False, **far})
+    s.append("user.message", {"text": "slowly"})
+    expect(page.locator(".message")).to_have_count(2)
+    page.reload()
+    expect(page.locator(".message")).to_have_count(2)
+    cut.send("Network.emulateNetworkConditions", {"offline": True, **far})
+    s.append("user.message", {"text": "meanwhile"})
+    page.get_by_label("Message").fill("never lost")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast.bad")).to_be_visible()
+    expect(page.get_by_label("Message")).to_have_value("never lost")
+    cut.send("Network.emulateNetworkConditions", {"offline": False, **far})
+    expect(page.locator(".message", has_text="meanwhile")).to_have_count(1)
+
+
+# --- signing in -----------------------------------------------------------------------------------
+
+
+def test_a_link_works_once(browser: Browser, store: Path) -> None:
+    """The token is exchanged for a key; whoever comes with it again is refused."""
+    with studio_of(store) as (link, _):
+        page = browser.new_page()
+        page.goto(link)
+        expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+        assert "token" not in page.url
+        other = browser.new_context().new_page()
+        other.goto(link)
+        expect(other.get_by_role("alert")).to_contain_text("this link was used already")
+        page.close()
+        other.close()
+
+
+def test_keys_sign_in_and_roles_see_their_buttons_only(browser: Browser, store: Path) -> None:
+    """With a viewer's key nothing can be changed, on the page or by its requests."""
+    keys = {}
+    for role in ("viewer", "owner"):
+        command = [*RUN, "access", "create", str(store), "--app", "support", "--user", "ada"]
+        keys[role] = subprocess.check_output([*command, "--role", role], text=True).split()[0]
+    with served_by(store) as url:
+        context = browser.new_context()
+        context.set_default_timeout(SECONDS)
+        page = context.new_page()
+        page.goto(f"{url}/studio{KETTLE}?tab=state")
+        page.get_by_label("API key").fill("lk_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not accepted")
+        page.get_by_label("API key").fill(keys["viewer"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#me")).to_have_text("user:ada · viewer")
+        expect(page.locator("div.state")).to_contain_text("moodhappy")
+        expect(page.locator(".composer")).to_have_count(0)
+        expect(page.locator(".menu")).to_be_hidden()
+        for name in ("Fork here", "Rewind to here", "Checkpoint", "Restore"):
+            expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+        refused = page.evaluate(
+            """async (key) => (await fetch(
+                "/limpet/v1/sessions/sesn_.a2V0dGxl/rewind?app=support&user=ada",
+                { method: "POST", headers: { authorization: `Bearer ${key}` }, body: '{"to": 9}' }
+            )).status""",
+            keys["viewer"],
+        )
+        assert refused == 403
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("API key").fill(keys["owner"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#me")).to_have_text("user:ada · owner")
+        page.goto(f"{url}/studio{KETTLE}?tab=state")
+        expect(page.get_by_role("button", name="Rewind to here")).to_be_visible()
+        context.close()
+
+
+def test_a_server_is_looked_at_by_its_url(browser: Browser, store: Path) -> None:
+    """`limpet studio URL` shows the store of a server, as whoever its key is."""
+    command = [*RUN, "access", "create", str(store), "--app", "support", "--user", "ada"]
+    command += ["--role", "viewer"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    with served_by(store) as url, studio_of(url, "--token", done.stdout.split()[0]) as (link, _):
+        page = browser.new_page()
+        page.goto(link)
+        expect(page.locator("#me")).to_contain_text("viewer")
+        page.goto(link.split("#")[0] + KETTLE)
+        expect(page.locator(".rows")).to_contain_text("My order 7 arrived broken.")
+        expect(page.locator(".composer")).to_have_count(0)
+        page.close()
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+def test_the_script_is_small() -> None:
+    """At most 80 KB in all, and no file comes from elsewhere."""
+    static = Path(limpet.__file__).parent / "studio" / "static"
+    assert sum(len(each.read_bytes()) for each in static.glob("*.js")) <= 80 * 1024
+    for each in static.iterdir():
+        found = re.findall(r"https?://[^\s\"'<>)]+", each.read_text())
+        assert set(found) <= {"http://www.w3.org/2000/svg"}, each.name
+        assert "innerHTML" not in each.read_text(), each.name
+
+
+def test_a_long_session_is_a_window(visit: Visitor, lp: Any) -> None:
+    """Some hundred rows are in the page however far one scrolls; the first read is one page."""
+    s = lp.create("lab", "max", "long", actor="user:max")
+    for start in range(0, 3_000, 500):
+        texts = [{"text": f"n{start + n}"} for n in range(500)]
+        s.append_many([limpet.Draft(type="user.message", data=each) for each in texts])
+    asked: list[str] = []
+    page = visit()
+    page.on("request", lambda each: asked.append(each.url))
+    page.goto(page.url.split("#")[0] + "#/s/lab/max/long")
+    expect(page.locator(".message").last).to_contain_text("n2999")
+    assert len([each for each in asked if "/events?" in each]) == 1
+    scroll = page.locator(".scroll")
+    for _ in range(60):
+        scroll.evaluate("each => { each.scrollTop = 0; }")
+        scroll.evaluate("() => new Promise((done) => setTimeout(done, 20))")
+    assert page.locator("[data-row]").count() <= 460
+    page.get_by_label("Moment in the history").fill("100")
+    expect(page.locator(".rows .selected")).to_contain_text("n98")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator(".message").last).to_contain_text("n2999")

@@ -1,0 +1,177 @@
+"""Movers in processes of their own, killed and stopped at every write of a move."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import Limpet
+from limpet.session.limpet import journal_of
+from limpet.session.runs.delegation import head_of
+from tests.support.examples import tries
+from tests.support.live_mover import KEY
+from tests.support.processes import Child
+from tests.support.seeds import seed
+
+POINTS = 24  # a move of this session makes fewer writes
+
+
+async def _fill(path: Path) -> None:
+    async with limpet.open(f"sqlite:///{path}?sync=normal", node="a") as lp:
+        s = await lp.create(*(KEY.app, KEY.user, KEY.id), state={"n": 0}, actor="user:ada")
+        for number in range(20):
+            await s.append("user.message", {"number": number}, inc={"n": 1})
+        await s.memory.session.put("likes", ["tea"])
+        await s.blobs.put(b"picture", "image/png")
+
+
+async def _owners(*lps: Limpet) -> int:
+    heads = [await head_of(journal_of(lp), KEY) for lp in lps]
+    return len([head for head in heads if head is not None and "departed" not in head.facts])
+
+
+async def _check(a: Limpet, b: Limpet, written: int) -> None:
+    """The next move finishes, and everything that was accepted is at its one owner."""
+    for _ in range(2):  # the first may read that an epoch was refused, and return the session
+        moved = await a.move(KEY, b, force=True)
+        assert await _owners(a, b) == 1, moved
+        if moved.success:
+            break
+    assert moved.success, moved
+    s = await b.get(KEY)
+    assert s.state["n"] == 20 + written
+    assert await s.memory.session.get("likes") == ["tea"]
+    for lp in (a, b):
+        assert (await lp.maintenance.verify()).findings == ()
+
+
+def _urls(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "a.db", tmp_path / "b.db"
+
+
+@pytest.mark.deeper
+@pytest.mark.parametrize("writes", tries(list(range(0, POINTS, 3)), list(range(POINTS))))
+async def test_a_killed_mover_leaves_one_owner_at_most_and_the_next_finishes(
+    tmp_path: Path, writes: int
+) -> None:
+    """SIGKILL before each write to either store, while somebody else writes the session."""
+    one, two = _urls(tmp_path)
+    await _fill(one)
+    with Child("tests.support.live_mover", one, two, writes) as child:
+        line = child.line()
+        assert line is not None, child.complaint()
+        child.kill()
+    async with (
+        limpet.open(f"sqlite:///{one}", node="a") as a,
+        limpet.open(f"sqlite:///{two}", node="b") as b,
+    ):
+        assert await _owners(a, b) <= 1
+        written = 0
+        for lp in (a, b):
+            with suppress(limpet.SessionError):
+                s = lp.session(KEY, actor="user:ada")
+                await s.append("user.message", {"text": "meanwhile"}, inc={"n": 1})
+                written += 1
+        assert written <= 1
+        if await head_of(journal_of(a), KEY):
+            await _check(a, b, written)
+
+
+@pytest.mark.deeper
+@pytest.mark.parametrize("writes", tries([4, 9, 12], list(range(POINTS))))
+async def test_a_stopped_mover_that_wakes_up_late_changes_nothing(
+    tmp_path: Path, writes: int
+) -> None:
+    """SIGSTOP in the middle of a move; another mover finishes; then the first goes on."""
+    one, two = _urls(tmp_path)
+    await _fill(one)
+    with Child("tests.support.live_mover", one, two, writes) as child:
+        line = child.line()
+        assert line is not None, child.complaint()
+        if line == "halted":
+            os.kill(child.pid, signal.SIGSTOP)
+        async with (
+            limpet.open(f"sqlite:///{one}", node="a") as a,
+            limpet.open(f"sqlite:///{two}", node="b") as b,
+        ):
+            await _check(a, b, 0)
+            if line == "halted":
+                os.kill(child.pid, signal.SIGCONT)
+                child.tell("go on")
+                assert (child.line() or "").startswith("done")
+            assert await _owners(a, b) == 1
+            s = await b.get(KEY, actor="user:ada")
+            await s.append("user.message", {"text": "on"}, inc={"n": 1})
+            assert (await s.refresh()).state["n"] == 21
+
+
+async def test_moves_under_load_with_a_worker_lose_nothing(tmp_path: Path) -> None:
+    """Workers answer messages at whichever store has the session, and movers die at random points:
+    every accepted message is answered exactly once."""
+    one, two = _urls(tmp_path)
+    await _fill(one)
+    dice = random.Random(seed("moves under load"))
+
+    async def answering(turn: limpet.Turn) -> None:
+        for event in turn.inputs:
+            await turn.say(f"re {event.seq}")
+
+    async with (
+        limpet.open(f"sqlite:///{one}?sync=normal", node="a") as a,
+        limpet.open(f"sqlite:///{two}?sync=normal", node="b") as b,
+    ):
+        stop = asyncio.Event()
+        workers = [limpet.Worker(lp, answering, app=KEY.app, signals=False) for lp in (a, b)]
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+
+        async def talk() -> None:
+            while not stop.is_set():
+                for lp in (a, b):
+                    with suppress(limpet.LimpetError):
+                        await lp.session(KEY).append("user.message", {"m": 1}, actor="user:ada")
+                await asyncio.sleep(0.01)
+
+        talking = asyncio.create_task(talk())
+        source, target = (a, one), (b, two)
+        try:
+            for _ in range(tries(2, 300)):
+                point = dice.randrange(POINTS)
+                with Child("tests.support.live_mover", source[1], target[1], point) as child:
+                    await asyncio.to_thread(child.line)
+                    child.kill()
+                assert await _owners(a, b) <= 1
+                while not (await source[0].move(KEY, target[0], force=True)).success:
+                    assert await _owners(a, b) == 1
+                source, target = target, source
+        finally:
+            stop.set()
+            await talking
+            for worker in workers:
+                worker.stop()
+            await asyncio.gather(*tasks)
+        owner = source[0]
+        while (await owner.get(KEY)).head.pending:
+            await owner.wake(KEY, answering)
+        s = await owner.get(KEY)
+        asked = [event.seq async for event in _all(s) if event.type == "user.message"]
+        said = [event.data["text"] async for event in _all(s) if event.type == "agent.message"]
+        assert sorted(said) == sorted([f"re {seq}" for seq in asked])
+        for lp in (a, b):
+            assert (await lp.maintenance.verify()).findings == ()
+
+
+async def _all(s: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
+    after = 0
+    while page := await s.read(after=after, limit=500):
+        for event in page:
+            yield event
+        after = page[-1].seq

@@ -1,0 +1,355 @@
+"""The metrics of sessions against a second implementation, on random logs and real histories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+import limpet
+from limpet.analytics.histogram import (
+    ERROR,
+    bin_of,
+    histogram_of,
+    merge,
+    quantile,
+    rank_of,
+    union,
+    value_of,
+)
+from limpet.analytics.metrics import SessionFold, analytics_of, begin, features_of, fold_event
+from limpet.analytics.rollup import tallies_of
+from limpet.model import Event, Key
+from tests.support.analytics_model import Log
+from tests.support.examples import examples
+
+KEY = Key("support", "ada", "one")
+SECOND = 1_000_000
+
+
+def folded(events: Sequence[Event]) -> SessionFold:
+    fold = begin(KEY, events[0])
+    for event in events[1:]:
+        fold_event(fold, event)
+    return fold
+
+
+def compare(events: Sequence[Event], fold: SessionFold) -> None:
+    """Every number of the fold is that of the model."""
+    model, now_us = Log(list(events)), events[-1].at_us + 7 * SECOND
+    seen = analytics_of(fold, now_us)
+    clocks = model.clocks(now_us)
+    assert seen.temporal.total * SECOND == pytest.approx(
+        (model.ended_us() or now_us) - model.created_us
+    )
+    for name, clock in clocks.items():
+        assert getattr(seen.temporal, name) * SECOND == pytest.approx(clock), name
+    waited = model.first_response_us()
+    assert seen.temporal.time_to_first_response == (None if waited is None else waited / SECOND)
+    turns = model.turns()
+    assert seen.interaction.turns == len(turns)
+    latencies = [max(0, over - asked) for asked, over in turns]
+    if latencies:
+        mean = sum(latencies) / len(latencies) / SECOND
+        assert seen.temporal.mean_turn_latency == pytest.approx(mean)
+        p99 = model.p99_us()
+        assert p99 is not None
+        assert seen.temporal.p99_turn_latency == pytest.approx(p99 / SECOND, rel=ERROR)
+        if len(turns) < 100:
+            assert seen.temporal.p99_turn_latency == pytest.approx(p99 / SECOND)
+    assert seen.interaction.user_messages == len(model.of("user.message"))
+    assert seen.interaction.agent_messages == len(model.of("agent.message"))
+    assert seen.interaction.tool_invocations == len(model.calls())
+    assert seen.interaction.retrieval_queries == len(model.spans("started", "retrieval"))
+    assert seen.interaction.repair_cycles == model.repairs()[0]
+    assert seen.interaction.generations == model.generations()
+    assert seen.resource.tokens_input == model.tokens("input")
+    assert seen.resource.tokens_output == model.tokens("output")
+    assert seen.resource.cost_usd == pytest.approx(model.cost() / SECOND)
+    assert seen.resource.api_calls == model.generations() + len(model.of("effect.intended"))
+    for name, rate in model.rates().items():
+        assert getattr(seen.quality, name) == pytest.approx(rate), name
+    tools = {
+        name: (t.count, t.errors, round(t.total_latency * SECOND)) for name, t in seen.tools.items()
+    }
+    assert tools == model.tools()
+    assert features_of(fold, now_us) == pytest.approx(model.features(now_us))
+
+
+# --- random logs ----------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["search", "refund"])
+IDS = st.sampled_from(["r1", "r2", "r3"])
+NUMBERS = st.one_of(st.integers(-3, 5_000), st.floats(0, 3), st.just("many"), st.none())
+
+
+def data(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=members)
+
+
+PLAIN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "user.message": data(text=st.sampled_from(["hi", ""])),
+    "system.message": data(text=st.just("x")),
+    "agent.message": data(
+        text=st.sampled_from(["", " ", "hello"]),
+        content=st.just([{"type": "text"}]),
+        usage=st.one_of(data(input=NUMBERS, output=NUMBERS), st.just("junk")),
+        cost=NUMBERS,
+    ),
+    "agent.tool_use": st.fixed_dictionaries(
+        {"request_id": IDS, "name": NAMES},
+        optional={"awaits": st.sampled_from(["approval", "mismatch"])},
+    ),
+    "agent.tool_result": st.fixed_dictionaries(
+        {"request_id": IDS}, optional={"is_error": st.sampled_from([True, False, "x"])}
+    ),
+    "user.custom_tool_result": st.fixed_dictionaries({"request_id": IDS}),
+    "user.define_outcome": st.fixed_dictionaries({"title": st.just("t"), "criteria": st.just([])}),
+    "user.feedback": data(
+        rating=NUMBERS,
+        thumb=st.sampled_from(["up", "down", 3]),
+        completed=st.booleans(),
+        hallucinated=st.one_of(st.booleans(), st.just("no")),
+    ),
+    "session.outcome_evaluated": st.fixed_dictionaries(
+        {"verdict": st.sampled_from(["pass", "fail", "not_ready"]), "met": st.just([])}
+    ),
+    "effect.intended": st.fixed_dictionaries({"name": NAMES, "call": IDS, "span_id": st.just("x")}),
+    "step.recorded": st.fixed_dictionaries({"name": NAMES, "call": IDS}),
+    "budget.settled": st.fixed_dictionaries({"reservation": st.just("x"), "cost": NUMBERS}),
+    "session.error": st.fixed_dictionaries({"code": st.just("turn.failed")}),
+    "odd.event": data(anything=NUMBERS),
+}
+
+
+def _open(events: list[Event]) -> list[str]:
+    """The calls of this turn that have no result."""
+    model = Log(events)
+    since = max([e.seq for e in model.overs()], default=0)
+    done = {r.data["request_id"] for r in model.of("agent.tool_result", "user.custom_tool_result")}
+    return [id for id, use in model.calls().items() if use.seq > since and id not in done]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Event]:
+    """A log without a runtime, or with wakes in any order that a runtime could record."""
+    events = [Event(1, "uid", "session.created", "user:ada", 10 * SECOND, {})]
+    wake: dict[str, Any] = {"turn": "", "open": False, "turns": 0}
+    ended = False
+    for _ in range(draw(st.integers(0, 40))):
+        seq, at_us = len(events) + 1, events[-1].at_us + draw(st.integers(0, 90)) * SECOND // 7
+        kind = draw(st.sampled_from(["plain", "plain", "plain", "wake", "close", "phase", "span"]))
+        made: tuple[str, dict[str, Any]] | None = None
+        if kind == "plain":
+            type_ = draw(st.sampled_from(sorted(PLAIN)))
+            made = type_, draw(PLAIN[type_])
+            if type_ == "agent.tool_use":  # a request has an id of its own, and may be asked again
+                ids = st.sampled_from([f"r{seq}", *_open(events)])
+                made = type_, {**made[1], "request_id": draw(ids)}
+            elif "request_id" in made[1] or "call" in made[1]:
+                member = "request_id" if "request_id" in made[1] else "call"
+                ids = st.sampled_from(["r0", *_open(events)])
+                made = type_, {**made[1], member: draw(ids)}
+        elif kind == "wake":
+            if not wake["turn"]:
+                wake["turns"] += 1
+                wake["turn"] = f"t{wake['turns']}"
+            model = Log(events)
+            taken = model.taken()
+            open_ = [e.seq for e in model.requests() if e.seq not in taken]
+            made = (
+                "span.started",
+                {
+                    "kind": "wake",
+                    "name": "wake",
+                    "span_id": f"w{seq}",
+                    "turn": wake["turn"],
+                    "inputs": draw(st.sampled_from([open_, open_[:1], []])),
+                },
+            )
+        elif kind == "close" and wake["turn"]:
+            reason = draw(
+                st.sampled_from(["end_turn", "rescheduling", "requires_action", "interrupted"])
+            )
+            made = "session.status_idle", {"stop_reason": reason, "blocked_on": []}
+            if reason in ("end_turn", "interrupted"):
+                wake["turn"] = ""
+        elif kind == "phase" and not ended:
+            phase = Log(events).of("session.suspended", "session.reactivated")
+            suspended = bool(phase) and phase[-1].type == "session.suspended"
+            step = ("session.reactivated", "suspended", "active")
+            if not suspended:
+                step = draw(
+                    st.sampled_from(
+                        [
+                            ("session.suspended", "active", "suspended"),
+                            ("session.completed", "active", "completed"),
+                            ("session.terminated", "active", "terminated"),
+                        ]
+                    )
+                )
+            ended = step[2] in ("completed", "terminated")
+            made = step[0], {"from": step[1], "to": step[2], "event": "x"}
+        elif kind == "span":
+            which = draw(st.sampled_from(["model", "retrieval"]))
+            end = draw(st.sampled_from(["started", "completed"]))
+            result = draw(st.sampled_from(["success", "error"]))
+            open_spans = [e.data["span_id"] for e in Log(events).spans("started", which)]
+            span = open_spans[-1] if end == "completed" and open_spans else f"s{seq}"
+            if end == "started" or span in open_spans:
+                made = f"span.{end}", {"kind": which, "span_id": span, "result": result}
+        if made is None:
+            continue
+        within = bool(wake["turn"]) and draw(st.booleans()) and made[0].startswith("agent.")
+        events.append(
+            Event(seq, f"e{seq}", made[0], "a:b", at_us, made[1], wake_id="w" if within else None)
+        )
+    return events
+
+
+@examples(400)
+@given(logs())
+def test_every_formula_gives_what_its_definition_says(events: list[Event]) -> None:
+    """On random logs with junk in them, each metric and feature is that of a second
+    implementation."""
+    compare(events, folded(events))
+
+
+@examples(200)
+@given(logs(), st.integers(0, 40))
+def test_a_fold_that_was_stored_goes_on_as_if_it_had_not_been(events: list[Event], at: int) -> None:
+    """Encoding and decoding the running state between any two events changes nothing, and the
+    share of a session in every cell follows from its state alone."""
+    import msgspec
+
+    fold = begin(KEY, events[0])
+    for number, event in enumerate(events[1:]):
+        if number == at:
+            fold = msgspec.msgpack.decode(msgspec.msgpack.encode(fold), type=SessionFold)
+        fold_event(fold, event)
+    assert fold == folded(events)
+    assert tallies_of(fold) == tallies_of(folded(events))
+
+
+# --- histograms -----------------------------------------------------------------------------------
+
+VALUES = st.lists(st.integers(0, 10**13), max_size=60)
+
+
+@examples(300)
+@given(VALUES, VALUES)
+def test_merging_histograms_is_the_histogram_of_the_union(a: list[int], b: list[int]) -> None:
+    """And taking one out again leaves the other."""
+    whole = histogram_of(a)
+    merge(whole, histogram_of(b))
+    assert whole == histogram_of([*a, *b]) == union([histogram_of(a), histogram_of(b)])
+    merge(whole, histogram_of(b), -1)
+    assert whole == histogram_of(a)
+
+
+@examples(300)
+@given(VALUES.filter(bool), st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]))
+def test_a_quantile_is_within_one_percent(values: list[int], q: float) -> None:
+    """Of the value of its nearest rank, whatever the values are."""
+    exact = sorted(values)[rank_of(q, len(values)) - 1]
+    found = quantile(histogram_of(values), q)
+    assert found is not None
+    assert abs(found - exact) <= ERROR * exact * (1 + 1e-6)
+
+
+@examples(300)
+@given(st.integers(1, 2**62))
+def test_a_bin_stands_for_each_of_its_values(value: int) -> None:
+    """Within the stated error."""
+    assert abs(value_of(bin_of(value)) - value) <= ERROR * value * (1 + 1e-6)
+
+
+# --- real histories -------------------------------------------------------------------------------
+
+
+@limpet.tool
+def lookup(q: str) -> str:
+    """Look something up."""
+    if q == "bad":
+        raise ValueError("no")
+    return f"found {q}"
+
+
+@limpet.tool(pure=True)
+def peek(q: str) -> str:
+    """Look at something."""
+    return q
+
+
+def model_of(chance: random.Random, failures: list[bool]) -> Any:
+    async def model(request: limpet.ModelRequest) -> limpet.Reply:
+        if failures and failures.pop():
+            raise RuntimeError("down")
+        calls = chance.choice([0, 0, 1, 2])
+        return limpet.Reply(
+            text=chance.choice(["", "hello"]) if calls else "done",
+            tool_calls=tuple(
+                [
+                    limpet.ToolCall(
+                        id=f"c{n}",
+                        name=chance.choice(["lookup", "peek", "nothing"]),
+                        input={"q": chance.choice(["good", "bad"])},
+                        provider_id=f"p{n}",
+                    )
+                    for n in range(calls)
+                ]
+            ),
+            usage={"input": chance.randrange(100), "output": 3, "cost": chance.random() / 10},
+            stop_reason="x",
+            event=None,
+        )
+
+    return model
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_the_metrics_of_real_histories(number: int) -> None:
+    """What an agent, its tools, its failures and its life record is measured as the second
+    implementation does, and as the session itself counts."""
+    chance = random.Random(number)
+    async with limpet.open("memory://") as lp:
+        an = limpet.Analytics(lp, "memory://")
+        s = await lp.create("support", "ada", labels={"task_type": "refund"}, actor="user:ada")
+        for _ in range(chance.randrange(1, 4)):
+            await s.append("user.message", {"text": "hi"})
+            failures = [False, chance.random() < 0.5]
+            agent = limpet.Agent(model_of(chance, failures), [lookup, peek], max_steps=4)
+            await lp.wake(s.key, agent, version="7")
+            await lp.work.requeue(s.key) if s.status == "x" else None
+            await lp.wake(s.key, agent, version="7")
+            if chance.random() < 0.5:
+                await s.refresh()
+                await s.suspend()
+                await s.resume()
+            await an.run(once=True)
+        if chance.random() < 0.7:
+            await s.refresh()
+            await s.terminate()
+        await an.run(once=True)
+        await s.refresh()
+        events = [e async for e in _all(s)]
+        fold = an.file.folds_of(s.key)[-1]
+        compare(events, fold)
+        seen = await an.session(s.key)
+        assert seen.interaction.turns == s.runs.usage.turns
+        assert seen.resource.cost_usd == pytest.approx(s.runs.usage.cost)
+        assert seen.resource.tokens_input == s.runs.usage.input
+        if seen.final:
+            assert seen.temporal.active == pytest.approx(s.lifecycle.durations.active)
+            assert seen.temporal.suspended == pytest.approx(s.lifecycle.durations.suspended)
+
+
+async def _all(s: limpet.Session) -> Any:
+    after = 0
+    while events := await s.read(after=after, limit=500):
+        for event in events:
+            yield event
+        after = events[-1].seq
