@@ -80,6 +80,7 @@ class PostgresBatch:
         self._no_mac = (
             bytes(MAC_BYTES) if reader.codec.marks else None
         )  # of what is not a last event
+        self.cluster: Cluster | None = None  # that it is sent to
         self._jobs = 0
         self._refused: Collection[int] = ()  # jobs that the server did not record
         self._heads: dict[Key, BatchSession] = {}
@@ -156,19 +157,19 @@ class PostgresBatch:
             values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
             self._call = (self._tables.send(values), *values)
 
-    async def send(self, conn: Connection, cluster: Cluster | None = None) -> CommitReply:
+    async def send(self, conn: Connection) -> CommitReply:
         """One round trip; none if there is nothing to record.
 
         In a cluster the setting comes along by which the commit waits for a quorum.
         """
         if not self._jobs:
             return CommitReply(None)
-        if cluster is None:
+        if self.cluster is None:
             reply = CommitReply(await conn.fetchval(*self._call))
         else:
             call, *values = self._call
             found = await conn.fetchrow(f"{call}, {_AWAITED}", *values)
-            cluster.see_names(found[1])
+            self.cluster.see_names(found[1])
             reply = CommitReply(found[0])
         self._refused = reply.refused
         return reply

@@ -282,7 +282,8 @@ class Lane:
         batch, planned, refused = await self._plan_ahead(conn, jobs)
         self._flight.plan(batch)
         asked_us = self._clock.local_us()
-        reply = await batch.send(conn, self._writer.cluster)
+        batch.cluster = self._writer.cluster
+        reply = await batch.send(conn)
         token = reply.token
         if reply.now_us:
             self._clock.learn(asked_us, reply.now_us)
