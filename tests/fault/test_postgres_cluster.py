@@ -64,6 +64,16 @@ async def held_back(servers: Cluster) -> AsyncIterator[None]:
             servers.sql(each, "SELECT pg_wal_replay_resume()")
 
 
+async def test_too_few_servers_are_not_taken_for_a_cluster(servers: Cluster) -> None:
+    """One that answers alone may be an old primary."""
+    gone = servers.url().replace(
+        f"{servers.standbys[0].folder},{servers.standbys[1].folder}", "/a,/b"
+    )
+    with pytest.raises(StoreUnopened, match="1 of its servers answer, and 2 are needed"):
+        async with limpet.open(gone):
+            pass
+
+
 # --- quorums -------------------------------------------------------------------------------------
 
 
