@@ -20,7 +20,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots bench-studio demo-postgres test frameworks adapters quick shaky mutants check format torture bench venv lock clean
+.PHONY: help demo screenshots bench-studio demo-postgres demo-cluster test frameworks adapters quick shaky mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ demo: $(DEMO) ## Write, kill the writer, carry on with nothing lost
 
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
+
+demo-cluster: $(READY) ## Three servers: the primary is killed under load, and nothing acknowledged is lost
+	@$(BIN)/python examples/demo_cluster.py
 
 test: $(READY) ## Run every test but the torture, on every core; the adapters' after `make frameworks`
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -237,6 +237,12 @@ if TYPE_CHECKING:
         Seal as Seal,
     )
     from limpet.store.remote.tls import Tls as Tls
+    from limpet.store.tiers import (
+        Choice as Choice,
+        Price as Price,
+        TierCost as TierCost,
+        choose_tier as choose_tier,
+    )
 
 # Silent until the application configures logging: docs/logging.md.
 logging.getLogger("limpet").addHandler(logging.NullHandler())
@@ -341,6 +347,7 @@ _HOMES = {
         "Restored Seal"
     ),
     "limpet.store.remote.tls": "Tls",
+    "limpet.store.tiers": "Choice Price TierCost choose_tier",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name

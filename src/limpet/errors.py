@@ -57,6 +57,7 @@
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── ProtocolMismatch · EntryRefused
+        ├── QuorumUnavailable (a StoreFailed) · ReplicaBehind
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
@@ -1237,6 +1238,22 @@ class StoreFailed(StoreError, code="store.failed", retryable=True):
 
     def _describe(self) -> str:
         return f"{self.where} failed: {self.reason}. {_UNKNOWN[self.asked]}."
+
+
+class QuorumUnavailable(StoreFailed, code="store.quorum", retryable=True):
+    """Too few servers of a cluster have confirmed a commit in time; it may be there later."""
+
+    def _describe(self) -> str:
+        return (
+            f"the quorum of {self.where} is not available: {self.reason}. {_UNKNOWN[self.asked]}."
+        )
+
+
+class ReplicaBehind(StoreError, code="store.replica_behind", retryable=True):
+    template = """the replica of {where} that was asked does not have the commit yet that the read
+    must see. Nothing was read. Try again, or let such reads wait (behind=wait in the URL) or go to
+    the primary (behind=primary)."""
+    where: str
 
 
 class StoreRefused(StoreError, code="store.refused", status=500):

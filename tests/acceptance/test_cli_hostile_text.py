@@ -129,6 +129,8 @@ async def plant(url: str) -> None:
             await lp.acting_as(who).get(NAME, f"{NAME}2", NAME)
 
 
+PLAN = ("--writes", "1", "--reads", "1", "--state-bytes", "1", "--days", "1")
+
 # Each command, in all the ways in which it shows what is stored.
 CALLS: dict[str, list[tuple[str, ...]]] = {
     "access": [("--app", NAME, "--user", NAME, "--role", "owner"), ("--role", TEXT)],
@@ -156,7 +158,11 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         (TEXT, "--allow", *BLOCKED),
         ("--deny", "--note", TEXT, *BLOCKED),
     ],
-    "copy": [("new.db",), (f"{NAME}/none/{NAME}.db",)],
+    "copy": [
+        ("new.db",),
+        ("new.db", "--app", NAME, "--family", NAME, "--check"),
+        (f"{NAME}/none/{NAME}.db",),
+    ],
     "create": [
         ("--app", NAME, "--user", NAME),
         NAMED,
@@ -210,6 +216,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
+    "plan": [(*PLAN, "--criticality", TEXT), (*PLAN, "--prices", NAME)],
     "metrics": [NAMED, DEAD],
     "report": [(), ("--app", NAME), ("--failing",), ("--prometheus",), ("--app", TEXT)],
     "proposals": [(), ("--status", TEXT), ("--memory", f"org:{NAME}"), ("--memory", TEXT)],
@@ -373,7 +380,7 @@ def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...
         return ("create", store, *rest)
     if command == "restore":
         return (*rest, f"{NAME}.{store}")
-    if command == "policy":
+    if command in ("plan", "policy"):
         return rest
     if command in ("push", "where"):  # named by app/user/id alone
         to = ("pushed.db",) if command == "push" else ()

@@ -35,9 +35,10 @@ def tmp() -> Iterator[Path]:
         yield Path(made)
 
 
-def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp: Path) -> None:
+@pytest.mark.parametrize("demo", ["demo_postgres.py", "demo_cluster.py"])
+def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp: Path, demo: str) -> None:
     """Without a terminal it ends well, has checked its claims; server and files are gone."""
-    ran = python(str(EXAMPLES / "demo_postgres.py"), cwd=tmp, tmp=tmp)
+    ran = python(str(EXAMPLES / demo), cwd=tmp, tmp=tmp)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert re.search(r"^\d+ claims, all checked, in \d+ seconds\.$", ran.stdout, re.MULTILINE)
     assert "NOT TRUE" not in ran.stdout

@@ -73,6 +73,9 @@ class Server:
         if self._as:
             os.chown(self._home, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[bytes] | None = None
+        self._make()
+
+    def _make(self) -> None:
         self._run("initdb", "-D", self.data, "-U", "limpet", "-A", "trust", "-E", "UTF8", "-N")
 
     @property

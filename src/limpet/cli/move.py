@@ -6,7 +6,8 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final
+from datetime import timedelta
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 import typer
@@ -37,6 +38,7 @@ from limpet.errors import InvalidInput
 from limpet.model import is_reserved
 from limpet.session.json_forms import key_form
 from limpet.store.protocol import plural, size
+from limpet.store.tiers import Criticality, Price, choose_tier
 
 DEFAULT_STORE: Final = "limpet.db"
 _SHOWN: Final = 20  # sessions that are named
@@ -70,15 +72,26 @@ async def copy(
     ],
     chosen: Filter,
     screen: Display,
+    *,
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="USER", help="With --app: only the sessions and names of this user."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare every log with its copy afterwards.")
+    ] = False,
 ) -> CommandResult:
     """Copy sessions from one store to another.
 
-    Copies everything, an app, or one session. The source is only read. Safe to interrupt and run
-    again: the next run sends what is missing. Exits with 1 if something could not be copied.
+    Copies everything, an app, a user's part of it, or one session. The source is only read. Safe to
+    interrupt and run again: the next run sends what is missing. Exits with 1 if something could not
+    be copied, or differs.
     """
     one, two = StoreArgument(store_url(source)), StoreArgument(store_url(target))
     if one == two:
         raise InvalidInput("FROM and TO are the same store. Name another one to copy to.")
+    if family is not None and chosen.app is None:
+        raise InvalidInput("--family is a user of an app. Name the app too: --app APP.")
     began = time.monotonic()
     async with one.opened(writes=False) as lp, two.opened(creates=True) as other:
         if chosen.app is not None and not is_reserved(chosen.app):
@@ -87,7 +100,9 @@ async def copy(
             if chosen.key is not None:
                 copied = await lp.copy(chosen.key, to=other, progress=progress)
             else:
-                copied = await lp.copy(app=chosen.app, to=other, progress=progress)
+                copied = await lp.copy(
+                    app=chosen.app, user=family, to=other, progress=progress, check=check
+                )
     seconds = time.monotonic() - began
     lines = _refusals("copied", copied.refused, copied.refusals)
     for key in copied.cut:
@@ -97,7 +112,8 @@ async def copy(
         names = ", ".join(copied.left_out)
         left = f"left out: {names}. Copy the app to bring them along (--app)."
         lines.append(TextLine(left, "warning"))
-    lines.append(_done(f"{copied.sent} in {seconds:.1f} s", ok=copied.ok))
+    sent = copied.sent if copied.checked is None else f"{copied.sent}, {copied.checked:,} compared"
+    lines.append(_done(f"{sent} in {seconds:.1f} s", ok=copied.ok))
     form: dict[str, Any] = {
         "sessions": copied.sessions,
         "events": copied.events,
@@ -105,7 +121,63 @@ async def copy(
     }
     form |= {"left_out": list(copied.left_out), "cut": [key_form(key) for key in copied.cut]}
     form |= _refused_form(copied.refused, copied.refusals)
+    form |= {} if copied.checked is None else {"checked": copied.checked}
     return CommandResult({**form, "seconds": seconds}, lines, copied.ok)
+
+
+@command(MOVE)
+def plan(
+    *,
+    criticality: Annotated[
+        str, typer.Option(help="ephemeral, standard, business or cross_region.")
+    ] = "standard",
+    writes: Annotated[float, typer.Option(help="Writes of one session, over its retention.")],
+    reads: Annotated[float, typer.Option(help="Reads of one session, over its retention.")],
+    state_bytes: Annotated[float, typer.Option(help="Bytes that a session keeps.")],
+    days: Annotated[float, typer.Option(help="Its retention, in days.")],
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help='Prices of your own: {"L2": {"write": …, "read": …, …}}.'
+        ),
+    ] = None,
+) -> CommandResult:
+    """Choose a tier: the cheapest store that is durable enough.
+
+    Opens no store. The prices it begins with are in docs/cluster.md; a JSON file replaces those of
+    the tiers that it names.
+    """
+    own = None if prices is None else _prices(prices)
+    choice = choose_tier(
+        cast("Criticality", criticality),
+        writes=writes,
+        reads=reads,
+        state_bytes=state_bytes,
+        retention=timedelta(days=days),
+        prices=own,
+    )
+    lines = []
+    for each in choice.considered:
+        mark = "chosen" if each.tier == choice.tier else "enough" if each.durable else "too little"
+        words = f"{each.tier} {each.cost:.3g} {mark}: {each.url_form} survives {each.survives}."
+        lines.append(TextLine(words))
+    if choice.compact_every is not None:
+        after, every = choice.compact_after_writes, choice.compact_every
+        lines.append(TextLine(f"Compact a log after about {after:,} writes, every {every}."))
+    form = msgspec.to_builtins(choice)
+    if choice.compact_every is not None:
+        form["compact_every"] = choice.compact_every.total_seconds()
+    return CommandResult(form, lines)
+
+
+def _prices(file: str) -> dict[str, Price]:
+    """The prices in a JSON file. Raises InvalidInput."""
+    try:
+        return msgspec.json.decode(file_path(file).read_bytes(), type=dict[str, Price])
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}. Check its path.") from error
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{file} holds no prices: {error}. See docs/cluster.md.") from error
 
 
 @command(MOVE)

@@ -509,7 +509,7 @@ class Limpet:
         try:
             (committed,) = await services.journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
-            raise StoreFailed(error.where, error.reason, "create") from error
+            raise type(error)(error.where, error.reason, "create") from error
         writer_of(session).known.begin(committed, (new.draft,))
         if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
@@ -1227,14 +1227,17 @@ class Limpet:
         app: str | None = None,
         to: CopyTarget,
         progress: Progress | None = None,
+        check: bool = False,
     ) -> Copied:
-        """Copy one session, an app, or everything to another store, where it has less.
+        """Copy one session, an app, a user of it, or everything to another store.
 
         Events keep their ids, times and links. Calling it again sends only what is missing, also
         after an interruption. Without a key it also sets the app: and user: names that the target
         never had; with one, `left_out` names them instead. One session raises what is in the way
         (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused` names those that
-        were not copied. `progress(done, total)` counts events.
+        were not copied. `progress(done, total)` counts events. With `app` and `user` it copies that
+        family of sessions, to move it to another tier. `check` compares every log with the copy
+        afterwards (`checked`), and names in `refused` those that differ.
         """
         from limpet.session.move.adopter import Adopter
         from limpet.session.move.transfer import Transfer
@@ -1243,7 +1246,12 @@ class Limpet:
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
         if isinstance(key, str) and user is None and id is None:
             raise InvalidInput(f"copy takes a key, not {described(key)}. Name an app by app=….")
+        family = None
+        if app is not None and user is not None and id is None:
+            family, user = check_app(user), None
         one = one_or_all(key, user, id, reserved=True)
+        if check and one is not None:
+            raise InvalidInput("check is for an app, a user of it, or everything.")
         if not isinstance(to, (Limpet, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
                 f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
@@ -1256,7 +1264,10 @@ class Limpet:
         else:
             services = await self._services.approved("move", one)
         transfer = Transfer(services, adopter, done)
-        return await (transfer.all(app) if one is None else transfer.one(one))
+        if one is not None:
+            return await transfer.one(one)
+        copied = await transfer.all(app, family)
+        return await transfer.check(copied, app, family) if check else copied
 
     @overload
     async def move(

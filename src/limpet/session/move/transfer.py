@@ -113,6 +113,7 @@ class Copied(msgspec.Struct, frozen=True):
     blobs: int = 0
     checkpoints: int = 0  # that were made or unpinned since the last copy
     memory: int = 0  # versions of what sessions remember
+    checked: int | None = None  # sessions whose logs were compared with the target's, if asked for
 
     @property
     def ok(self) -> bool:
@@ -185,14 +186,14 @@ class Transfer:
         self._report(self._total)
         return self._copied(tuple(left))
 
-    async def all(self, app: str | None) -> Copied:
-        """Copy the sessions of an app, or all, and then the names they share."""
+    async def all(self, app: str | None, user: str | None = None) -> Copied:
+        """Copy the sessions of an app, of one user of it, or all, and then the names they share."""
         self._app, self._begins = app, await self._target.is_empty()
         if self._progress is not None:
-            async for head in self._heads(app, logs=False):
+            async for head in self._heads(app, user, logs=False):
                 self._total += head.version - head.floor
         try:
-            async for head in self._heads(app):
+            async for head in self._heads(app, user):
                 await self._copy_session(head)
             await self._outbox.flush()
             if app is not None:
@@ -203,12 +204,36 @@ class Transfer:
             await self._outbox.end()
         names = names_in(self._journal)
         async for owner in owners(names, app):
+            if user is not None and owner[1] not in ("", user):
+                continue
             set_, unable = await copy_names(names, self._target, owner)
             self._names += set_
             for name, reason in unable.items():
                 self._refuse(f"{name} of {_owner_name(owner)}", "name.not_copied", reason)
         self._report(self._total)
         return self._copied()
+
+    async def check(self, copied: Copied, app: str | None, user: str | None) -> Copied:
+        """Compare every log with the target's: the same version, ending in the same link.
+
+        A link covers the whole log before it. A session that was written to meanwhile is refused
+        too: the copy lacks what was written.
+        """
+        checked, known = 0, {each.key for each in self._refused}
+        async for head in self._heads(app, user, logs=False):
+            if head.key in known:
+                continue
+            checked += 1
+            kept = archive_place(head.facts) if is_stub(head.facts) else None
+            version = head.version if kept is None else kept["version"]
+            link = head.link if kept is None else bytes.fromhex(kept["link"])
+            there = await self._target.newest(head.key)
+            if (there.seq, there.link) != (version, link):
+                reason = f"it is at version {version} here, and at {there.seq} there"
+                self._refuse(str(head.key), "copy.differs", reason, head.key)
+        return msgspec.structs.replace(
+            copied, checked=checked, refused=tuple(self._refused), refusals=self._refusals
+        )
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -230,9 +255,11 @@ class Transfer:
             if shared or key.user in self._owners:
                 yield head
 
-    async def _heads(self, app: str | None, *, logs: bool = True) -> AsyncIterator[Head]:
+    async def _heads(
+        self, app: str | None, user: str | None = None, *, logs: bool = True
+    ) -> AsyncIterator[Head]:
         """Oldest first, which no write changes: each session is met once."""
-        query = Query(app=app, reverse=False, reserved=True)
+        query = Query(app=app, user=user, reverse=False, reserved=True)
         async for page in head_pages(self._journal.store, query):
             # Names that were copied into the source stay; checkpoints go with their session.
             heads = [head for head in page.items if head.key.app not in _LEFT_OUT]

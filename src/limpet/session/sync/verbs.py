@@ -628,8 +628,11 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         app: str | None = None,
         to: SyncLimpet,
         progress: Progress | None = None,
+        check: bool = False,
     ) -> Copied:
-        copied: Copied = self._call("copy", key, user, id, app=app, to=to, progress=progress)
+        copied: Copied = self._call(
+            "copy", key, user, id, app=app, to=to, progress=progress, check=check
+        )
         return copied
 
     def _lent(self) -> Any:

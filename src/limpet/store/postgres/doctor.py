@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from limpet.store.doctor import listed
 from limpet.store.postgres.failures import UNOPENED, unopened
+from limpet.store.postgres.server.cluster import (
+    ClusterOptions,
+    Member,
+    cluster_of,
+    standbys_awaited,
+)
 from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
 from limpet.store.postgres.server.settings import (
@@ -57,6 +63,13 @@ async def examine(conn: Connection, each: int, url: str) -> tuple[Check, ...]:
     asked += [partial(_room, each=each), _clock, _ahead]
     for ask in asked:
         checks.append(await ask(conn))
+    if (cluster := cluster_of(url)) is not None:
+        members = await cluster.members()
+        slots = await conn.fetchval(SQL["lost_slots"])
+        checks += [
+            quorum(cluster.options, [each.names for each in members if each is not None]),
+            servers(members, slots),
+        ]
     sees = await conn.fetchval(SQL["sees_monitoring"])
     for name, ask in _MONITORED:
         checks.append(await ask(conn) if sees else _hidden(name))
@@ -280,6 +293,51 @@ def room(most: int, used: int, ours: int, each: int) -> Check:
         "limpet.open(url, connections=…)."
     )
     return Check("connections", text, "warning", advice)
+
+
+# --- a cluster -----------------------------------------------------------------------------------
+
+
+def quorum(options: ClusterOptions, names: Sequence[str]) -> Check:
+    """Check that every server, once it is the primary, waits for the quorum of the URL."""
+    short = [each for each in names if standbys_awaited(each) < options.standbys]
+    text = f"a commit is on {options.write_quorum} of {options.replicas} servers"
+    if not short:
+        return Check("quorum", f"{text} before it is acknowledged")
+    advice = f"Run on each: ALTER SYSTEM SET {options.setting}; SELECT pg_reload_conf()."
+    found = f"{plural(len(short), 'server')} would acknowledge commits that fewer have"
+    return Check("quorum", found, "problem", advice)
+
+
+def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
+    """Check that all servers of a cluster answer, and follow one primary on one timeline."""
+    heard = [member for member in members if member is not None]
+    newest = max([member.timeline for member in heard], default=0)
+    old = [each for each in heard if not each.standby and each.timeline < newest]
+    leading = [each for each in heard if not each.standby and each.timeline == newest]
+    text = f"{len(heard)} of {plural(len(members), 'server')} answer, timeline {newest}"
+    if old:
+        where_ = ", ".join([f"host {each.place + 1}" for each in old])
+        advice = "Stop it, run pg_rewind against the primary, and start it as a standby."
+        found = f"{text}; {where_} still takes itself for the primary, on an older timeline"
+        return Check("cluster", found, "problem", advice)
+    if len(leading) != 1:
+        advice = "Promote one standby, and have the others follow it (docs/cluster.md)."
+        return Check("cluster", f"{text}, {len(leading)} of them primaries", "problem", advice)
+    lag = max([leading[0].lsn - each.lsn for each in heard if each.standby], default=0)
+    text += f", replicas {size(max(0, lag))} behind at most"
+    if len(heard) < len(members):
+        gone = [f"host {place + 1}" for place, each in enumerate(members) if each is None]
+        advice = f"Bring {', '.join(gone)} back: one more loss may end the quorum."
+        return Check("cluster", text, "warning", advice)
+    if lost_slots:
+        advice = "Make the replica again by pg_basebackup, and drop the slot it had."
+        found = f"{text}; {plural(lost_slots, 'slot')} lost the log that its replica needs"
+        return Check("cluster", found, "warning", advice)
+    if lag > LAG_BYTES_MAX:
+        advice = "Look at the replica's disk and network; reads from it wait that much longer."
+        return Check("cluster", text, "warning", advice)
+    return Check("cluster", text)
 
 
 async def _replication(conn: Connection) -> Check:

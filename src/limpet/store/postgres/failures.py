@@ -169,6 +169,8 @@ def _unreachable_advice(error: Exception) -> str:
                 f"its certificate cannot be checked ({text}). Name the authority's file in the "
                 "URL (sslrootcert=), or ask for less (sslmode=require encrypts and checks nothing)"
             )
+        case asyncpg.TargetServerAttributeNotMatched() if "of its servers" in text:  # a cluster's
+            return f"{text}. Bring servers back, or promote a standby; then try again"
         case asyncpg.TargetServerAttributeNotMatched():
             return (
                 "none of its hosts is what target_session_attrs asks for. Name the right host in "

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from limpet.errors import InvalidInput, PositionUnknown, StoreBusy
+from limpet.errors import InvalidInput, PositionUnknown, QuorumUnavailable, StoreBusy
 from limpet.model import Base, Commit, Event, Fold, Head, Key, ScopeValue, checkpoints_of, described
 from limpet.model.limits import INT_MAX, MARKS_SWEPT, READ_PAGE_BYTES_MAX
+from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
 from limpet.store.coding.codec import Codec
 from limpet.store.coding.seal import refuse_locked
@@ -29,10 +30,12 @@ from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
+from limpet.store.postgres.server.cluster import CausalTokens, Cluster, cluster_of
 from limpet.store.postgres.server.pool import (
     CONNECTIONS,
     Pools,
     PostgresWriteConnection,
+    Replicas,
     open_current_pool,
     open_pool,
     shares,
@@ -92,6 +95,8 @@ class PostgresStore:
         self.sealer = reader.codec.sealer
         self.blobs: Blobs = PostgresBlobs(pools, reader)
         self.marks: Marks = PostgresMarks(pools)
+        self._cluster: Cluster | None = None
+        self._causal: CausalTokens | None = None  # of reads that a replica may answer
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
     @classmethod
@@ -116,6 +121,10 @@ class PostgresStore:
             secret, now_us, sealed = await pool.fetchrow(SQL["opening"])
             clock.learn(asked_us, now_us)
             others = await open_pool(url, size=waiting)
+            cluster = cluster_of(url)
+            replicas = None
+            if cluster is not None and cluster.options.reads == "any":
+                replicas = Replicas(url, cluster, reading)
         except BaseException as error:
             await pool.close()
             if isinstance(error, FAILURES):
@@ -123,9 +132,10 @@ class PostgresStore:
             raise
         codec = Codec(seal, check)
         codec.lock(sealed=sealed)
-        return cls(
-            Pools(pool, others, where(url), codec), url, PostgresReader(codec, secret), clock
-        )
+        pools = Pools(pool, others, where(url), codec, replicas, cluster)
+        store = cls(pools, url, PostgresReader(codec, secret), clock)
+        store._cluster, store._causal = cluster, None if replicas is None else replicas.tokens
+        return store
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -133,7 +143,31 @@ class PostgresStore:
         self._pools.check()
         if self._reader.codec.locked:
             refuse_locked(where(self._url))
+        if self._causal is not None:
+            return self._commit_and_note(commits, self._causal)
         return self._committer.commit(commits)
+
+    async def _commit_and_note(
+        self, commits: Sequence[Commit], causal: CausalTokens
+    ) -> tuple[Committed, ...]:
+        """Commit, and have later reads see it, whichever server answers them."""
+        answers = await self._committer.commit(commits)
+        for answer in answers:
+            causal.note(answer.head.key, answer.token)
+        return answers
+
+    async def _read(
+        self,
+        query: Callable[[Connection], Awaitable[T]],
+        *keys: Key,
+        everything: bool = False,
+        token: int | None = None,
+    ) -> T:
+        """Read from the primary, or from a replica that sees what was committed here before."""
+        if self._causal is None:
+            return await self._pools.run(query)
+        after = self._causal.of(None if everything else keys, token)
+        return await self._pools.run(query, after=after)
 
     async def delete(
         self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
@@ -239,12 +273,13 @@ class PostgresStore:
         token = read_token(at_least)
 
         async def run(conn: Connection) -> Loaded:
-            if token is not None and not await conn.fetchval(SQL["seen"], token):
+            checked = self._causal is not None or token is None
+            if not checked and not await conn.fetchval(SQL["seen"], token):
                 raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
             loaded = await self._reader.load(conn, key, asked)
             return await self._load_session(conn, loaded, asked)
 
-        return await self._pools.run(run)
+        return await self._read(run, key, token=token)
 
     async def head(self, key: Key) -> Head:
         first = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
@@ -265,7 +300,7 @@ class PostgresStore:
                     done.append(loaded)
             return done
 
-        return tuple(await self._pools.run(run))
+        return tuple(await self._read(run, *keys))
 
     async def _load_session(
         self, conn: Connection, stored: StoredSession, asked: LoadRequest
@@ -292,15 +327,15 @@ class PostgresStore:
         return (await page)[::-1]
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        return await self._pools.run(lambda conn: lineage.fold_at(self._reader, conn, key, seq))
+        return await self._read(lambda conn: lineage.fold_at(self._reader, conn, key, seq), key)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
         asked = (key, after, limit, types)
         return bare(
-            await self._pools.run(
-                lambda conn: lineage.events(self._reader, conn, *asked, reverse=reverse)
+            await self._read(
+                lambda conn: lineage.events(self._reader, conn, *asked, reverse=reverse), key
             )
         )
 
@@ -320,8 +355,8 @@ class PostgresStore:
         return await self.sealer.opening(lambda: self._pools.run(run))
 
     async def rung(self, key: Key, seq: int) -> Fold:
-        return await self._pools.run(
-            lambda conn: lineage.fold_at(self._reader, conn, key, seq, replay=False)
+        return await self._read(
+            lambda conn: lineage.fold_at(self._reader, conn, key, seq, replay=False), key
         )
 
     async def naming(
@@ -329,12 +364,12 @@ class PostgresStore:
     ) -> tuple[Event, ...]:
         asked = (key, name, (before, after), limit)
         return page(
-            await self._pools.run(lambda conn: lineage.events_naming(self._reader, conn, *asked))
+            await self._read(lambda conn: lineage.events_naming(self._reader, conn, *asked), key)
         )
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        return await self._pools.run(
-            lambda conn: lineage.names_since(self._reader, conn, key, seq, names)
+        return await self._read(
+            lambda conn: lineage.names_since(self._reader, conn, key, seq, names), key
         )
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
@@ -356,7 +391,7 @@ class PostgresStore:
                 raise await self._reader.absent(conn, key)
             return found
 
-        found = await self._pools.run(run)
+        found = await self._read(run, key)
         codec = self._reader.codec
         return [rows.sized_event(r, r["uid"], codec) for r in found if r["seq"] is not None]
 
@@ -387,7 +422,9 @@ class PostgresStore:
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page[Head]:
         asked = heads.page if not states else partial(heads.page_with_states, self._reader)
-        return await self._pools.run(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
+        return await self._read(
+            lambda conn: asked(conn, query, cursor=cursor, limit=limit), everything=True
+        )
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self.sealer.doubt()  # as a process would see it that opens the store now
@@ -404,12 +441,31 @@ class PostgresStore:
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        return await self._ask_feed(
+        entries, position = await self._ask_feed(
             partial(feed.changes, self._reader.codec, after, app, key, limit)
         )
+        if entries and self._cluster is not None and not await self._confirm(self._cluster):
+            return (), cursors.write_position(0, 0) if after is None else after
+        return entries, position
 
     async def touched(self, after: str) -> Touched:
-        return await self._ask_feed(partial(feed.touched, after))
+        found = await self._ask_feed(partial(feed.touched, after))
+        if found.sessions and self._cluster is not None and not await self._confirm(self._cluster):
+            return Touched({}, after, more=False, whole=True, ended=found.ended)
+        return found
+
+    async def _confirm(self, cluster: Cluster) -> bool:
+        """True when the quorum has all that a page of the feed shows. Rows that it lacks can be
+        seen after the primary crashed, or after somebody ended a wait."""
+
+        async def run(conn: Connection) -> None:
+            await conn.execute(SQL["confirm_quorum"])
+
+        try:
+            await self._pools.run(run, asked="change")
+        except QuorumUnavailable:
+            return False
+        return True
 
     async def _ask_feed(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
         try:

@@ -10,9 +10,11 @@ the connection.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -21,7 +23,9 @@ from limpet.errors import (
     Asked,
     InvalidInput,
     LimpetError,
+    ReplicaBehind,
     StoreClosed,
+    StoreError,
     StoreForked,
     StoreOlder,
     StoreUnopened,
@@ -32,6 +36,12 @@ from limpet.store.coding.seal import Awaited, refuse_locked
 from limpet.store.logs import POSTGRES, error_name
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import schema, settings
+from limpet.store.postgres.server.cluster import (
+    CausalTokens,
+    Cluster,
+    cluster_of,
+    gave_up_waiting,
+)
 from limpet.store.postgres.server.pooler import Through, arguments, connect_alone, ready
 from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.server.settings import (
@@ -42,12 +52,20 @@ from limpet.store.postgres.server.settings import (
     is_pooled,
     where,
 )
+from limpet.store.postgres.sql import SQL
 from limpet.store.system import PROCESS
 
 T = TypeVar("T")
 CONNECTIONS: Final = 11  # of one store, unless its opener says otherwise
 CONNECTIONS_MIN: Final = 6
 CONNECTIONS_MAX: Final = 1_000
+BEHIND_PAUSE_SECONDS: Final = 0.01  # between two looks whether a replica has caught up
+AWAY_SECONDS: Final = 2.0  # after no replica answered
+_NOT_THERE_YET: Final = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedTableError,
+)
 _OUTDATED: Final = (
     "its functions are of another release, or it was moved here from another server, and this "
     "command changes nothing; start your application with this release first"
@@ -75,10 +93,12 @@ async def open_current_pool(url: str, *, size: int, looking: bool = False) -> Po
 
     Raises StoreError.
     """
-    pool = await open_pool(url, size=size)
+    pool, cluster = await open_pool(url, size=size), cluster_of(url)
     try:
         async with pool.acquire() as conn:
             check_version(conn, where(url))
+            if cluster is not None and not looking:
+                cluster.check_settings()
             if not looking:
                 settings.check_encoding(conn, where(url))
                 await schema.ensure_current(conn, url)
@@ -98,6 +118,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
     With `ready` also where it would do no more than bring functions of ours up to date.
     """
     check_url(url)
+    cluster_of(url)
     try:
         conn = await connect_alone(url, settings.unlimited_settings())
         try:
@@ -117,12 +138,19 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
         raise StoreUnopened(where(url), _OUTDATED)
 
 
-async def open_pool(url: str, *, size: int) -> Pool:
-    """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened."""
+async def open_pool(
+    url: str, *, size: int, connect: Callable[..., Awaitable[Connection]] | None = None
+) -> Pool:
+    """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened.
+
+    `connect` is another way to connect, to a replica of a cluster.
+    """
     check_url(url)
     wanted = settings.connection_settings(settings.LOCK_SECONDS_MAX)
-    made = arguments(url, wanted)
+    made, cluster = arguments(url, wanted), cluster_of(url)
     made["connection_class"] = PooledThrough if is_pooled(url) else Pooled
+    if cluster is not None:
+        made["connect"] = cluster.connect if connect is None else connect
     try:
         pool = await asyncpg.create_pool(
             **made,
@@ -145,8 +173,19 @@ class Pools:
     So many as they are, calls that wait do not keep others from reading.
     """
 
-    def __init__(self, reading: Pool, waiting: Pool, place: str, codec: Codec) -> None:
+    def __init__(
+        self,
+        reading: Pool,
+        waiting: Pool,
+        place: str,
+        codec: Codec,
+        replicas: Replicas | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
         self.reading, self.waiting, self._place = reading, waiting, place
+        self._cluster, self._replicas = cluster, replicas
+        self._generation = 0 if cluster is None else cluster.generation
+        self._look: asyncio.Task[object] | None = None
         self._sealer, self._locked = codec.sealer, codec.locked
         self._outage = Outage(place, "pool")
         self._forks = PROCESS.forks
@@ -171,28 +210,50 @@ class Pools:
         *,
         asked: Asked = "read",
         repeatable: bool = True,
+        after: Sequence[int] | None = None,
     ) -> T:
         """Run a query on a connection of a pool.
+
+        `after` lets a replica answer, if the URL says so, once it sees the commits with these
+        tokens.
 
         Runs it again if the connection broke and a repetition does no harm, and if it met sealed
         bodies before their keys were there. Raises StoreError.
         """
         return await self._sealer.opening(
-            lambda: self._run(query, asked=asked, repeatable=repeatable)
+            lambda: self._run(query, asked=asked, repeatable=repeatable, after=after)
         )
 
     async def _run(
-        self, query: Callable[[Connection], Awaitable[T]], *, asked: Asked, repeatable: bool
+        self,
+        query: Callable[[Connection], Awaitable[T]],
+        *,
+        asked: Asked,
+        repeatable: bool,
+        after: Sequence[int] | None,
     ) -> T:
         if self._locked and asked != "read":
             refuse_locked(self._place)
+        if self._replicas is not None and after is not None:
+            self.check()
+            try:
+                return await self._replicas.run(query, after)
+            except NoReplica:
+                pass  # the primary answers
+            except FAILURES as error:
+                raise translate(error, self._place, asked) from error
         pool = self.reading if asked == "read" else self.waiting
         deadline = time.monotonic() + settings.LOST_SECONDS_MAX
         while True:
             self.check()
+            if self._cluster is not None:
+                await self._follow(self._cluster)
             try:
-                async with lent(pool) as conn:
-                    answer = await query(conn)
+                if self._cluster is None or asked == "read":
+                    async with lent(pool) as conn:
+                        answer = await query(conn)
+                else:
+                    answer = await self._change(self._cluster, query, asked)
                 self._outage.over()
                 return answer
             except FAILURES as error:
@@ -202,6 +263,34 @@ class Pools:
                 if hopeless or time.monotonic() > deadline:
                     raise translate(error, self._place, asked) from error
             await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
+
+    async def _change(
+        self, cluster: Cluster, query: Callable[[Connection], Awaitable[T]], asked: Asked
+    ) -> T:
+        """Change something in a cluster: the quorum has it when it returns."""
+        await cluster.quorum_back(asked)
+
+        async def run(conn: Connection) -> T:
+            return await query(conn)
+
+        async with lent(self.waiting) as conn:
+            answer = await cluster.acknowledged(conn, run(conn), asked)
+            cluster.see_names(await conn.fetchval(SQL["synchronous_standbys"]), asked)
+            if self._replicas is not None:
+                self._replicas.tokens.written(await conn.fetchval(SQL["written_up_to"]))
+        return answer
+
+    async def _follow(self, cluster: Cluster) -> None:
+        """Leave connections to a server that is not the primary any more, and look now and then
+        whether another is."""
+        if cluster.is_look_due and (self._look is None or self._look.done()):
+            self._look = asyncio.get_running_loop().create_task(_looking(cluster))
+        if self._generation != cluster.generation:
+            self._generation = cluster.generation
+            await self.reading.expire_connections()
+            await self.waiting.expire_connections()
+            if self._replicas is not None:
+                await self._replicas.follow()
 
     async def in_transaction(self, change: Callable[[Connection], Awaitable[T]]) -> T:
         """Run a change in one transaction, once."""
@@ -218,8 +307,106 @@ class Pools:
         return was_open
 
     async def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
+        if self._replicas is not None:
+            await self._replicas.close()
         await self.waiting.close()
         await self.reading.close()
+
+
+async def _looking(cluster: Cluster) -> None:
+    with suppress(*FAILURES, StoreError):  # whoever connects next meets it
+        await cluster.find()
+
+
+class NoReplica(Exception):  # no error of the tree: the primary answers in its place
+    """No replica can be asked."""
+
+
+class Replicas:
+    """Reads from a replica of a cluster, always the same one as long as it answers: what it showed
+    once it shows again. After a change of replicas the next one has to have caught up with the
+    primary of that moment."""
+
+    def __init__(self, url: str, cluster: Cluster, size: int) -> None:
+        self._url, self._cluster, self._size = url, cluster, size
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+        self._away_until = 0.0  # when no replica answered: not asked for again before
+        self.tokens = CausalTokens()
+
+    async def run(self, query: Callable[[Connection], Awaitable[T]], after: Sequence[int]) -> T:
+        """Raises ReplicaBehind, NoReplica, and what the driver raises."""
+        deadline = time.monotonic() + self._cluster.options.quorum_seconds
+        while True:
+            try:
+                async with lent(await self._opened()) as conn:
+                    if await self._caught_up(conn, after):
+                        return await query(conn)
+            except _NOT_THERE_YET:
+                pass  # it has not replayed the making of the schema
+            except (*BROKEN, asyncpg.SerializationError) as error:
+                # Broken, or ended by the standby's recovery, which needed what the query read.
+                await self._leave()
+                raise NoReplica from error
+            behind = self._cluster.options.behind
+            if behind == "primary":
+                raise NoReplica
+            if behind == "fail" or time.monotonic() > deadline:
+                raise ReplicaBehind(self._cluster.where)
+            await asyncio.sleep(BEHIND_PAUSE_SECONDS)
+
+    async def _caught_up(self, conn: Connection, after: Sequence[int]) -> bool:
+        if not after and not self.tokens.lsn:
+            return True
+        return bool(await conn.fetchval(SQL["caught_up"], list(after), self.tokens.lsn))
+
+    async def _opened(self) -> Pool:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    if time.monotonic() < self._away_until:
+                        raise NoReplica
+                    self._pool = await self._open()
+        return self._pool
+
+    async def _open(self) -> Pool:
+        """A pool on one of the standbys, chosen at random; on none if none answers."""
+        found = await self._cluster.find()
+        primary = self._cluster.primary
+        assert primary is not None
+        standbys = [
+            each
+            for each in found
+            if each is not None and each.standby and each.timeline >= primary.timeline
+        ]
+        if not standbys:
+            self._away_until = time.monotonic() + AWAY_SECONDS
+            raise NoReplica
+        place = random.choice(standbys).place  # nosec B311  # no secret
+        connect = partial(_connect_to, self._cluster, place)
+        self.tokens.written(primary.lsn)
+        return await open_pool(self._url, size=self._size, connect=connect)
+
+    async def _leave(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+
+    async def follow(self) -> None:
+        """Another server is the primary: it may be the one that was asked."""
+        await self._leave()
+
+    async def close(self) -> None:
+        await self._leave()
+
+
+async def _connect_to(
+    cluster: Cluster, place: int, dsn: str | None = None, **arguments: Any
+) -> Connection:
+    return await cluster.connect_to(place, **arguments)
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
@@ -273,10 +460,31 @@ class PostgresWriteConnection:
     def __init__(self, url: str) -> None:
         self._url = url
         self.place = where(url)
+        self.cluster = cluster_of(url)
         self._conn: Connection = None
+        self._gave_up = False  # the server has ended a wait for the quorum
+        self._generation = 0
+
+    async def acknowledged(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call that commits on this connection; in a cluster the quorum has it then."""
+        if self.cluster is None:
+            return await call
+        self._gave_up = False
+        answer = await self.cluster.acknowledged(self._conn, call)
+        if self._gave_up:
+            raise self.cluster.unavailable("write")
+        return answer
+
+    def _hear(self, _: Connection, message: object) -> None:
+        self._gave_up |= gave_up_waiting(message)
 
     async def get(self) -> Connection:
-        """The connection. Raises what asyncpg raises."""
+        """The connection. Raises what asyncpg raises; of a cluster, QuorumUnavailable."""
+        if self.cluster is not None:
+            await self.cluster.quorum_back()
+            if self._generation != self.cluster.generation:
+                self.drop()  # another server is the primary
+                self._generation = self.cluster.generation
         if self._conn is None or self._conn.is_closed():
             wanted = settings.connection_settings(settings.LANE_LOCK_SECONDS_MAX)
             conn = await connect_alone(
@@ -285,11 +493,15 @@ class PostgresWriteConnection:
                 command_timeout=settings.STATEMENT_SECONDS_MAX,
             )
             try:
+                if self.cluster is not None:
+                    conn.add_log_listener(self._hear)
                 await follow_timeline(conn, self._url)
             except BaseException:
                 conn.terminate()
                 raise
             self._conn = conn
+            if self.cluster is not None:
+                self._generation = self.cluster.generation
         return self._conn
 
     def drop(self) -> None:

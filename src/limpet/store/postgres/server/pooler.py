@@ -15,6 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.cluster import cluster_of
 from limpet.store.postgres.server.settings import Connection, driver_url, is_pooled
 
 # What a pooler takes when a connection is made, and keeps for the client.
@@ -77,7 +78,7 @@ class Through(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
 def arguments(url: str, wanted: Mapping[str, str]) -> dict[str, Any]:
     """The driver's arguments. `ready` has to follow where the URL names a pooler."""
     if not is_pooled(url):
-        return {"dsn": url, "server_settings": dict(wanted)}
+        return {"dsn": driver_url(url), "server_settings": dict(wanted)}
     kept = {name: value for name, value in wanted.items() if name in _AT_START}
     return {
         "dsn": driver_url(url),
@@ -101,8 +102,9 @@ async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
 
 async def connect_alone(url: str, wanted: Mapping[str, str], **more: Any) -> Connection:
     """One connection outside the pools, as `arguments` and `ready` make it."""
-    made = arguments(url, wanted)
-    conn = await asyncpg.connect(**made, timeout=settings.CONNECT_SECONDS_MAX, **more)
+    made, cluster = arguments(url, wanted), cluster_of(url)
+    connect = asyncpg.connect if cluster is None else cluster.connect
+    conn = await connect(**made, timeout=settings.CONNECT_SECONDS_MAX, **more)
     try:
         await ready(conn, url, wanted)
     except BaseException:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
 import asyncpg
 
-from limpet.errors import StoreError, StoreForeign, StoreNewer
+from limpet.errors import QuorumUnavailable, StoreError, StoreForeign, StoreNewer
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.cluster import cluster_of
 from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.settings import Connection, where
 from limpet.store.postgres.sql import SCRIPTS, SQL
@@ -74,9 +74,13 @@ async def ensure_current(conn: Connection, url: str) -> None:
 
 async def follow_timeline(conn: Connection, url: str) -> None:
     """Raise the epoch if a standby took the server's place, or it was put back in time."""
-    with suppress(StoreError):  # a newer release may have been here, and has raised it
+    try:
         if await outdated(conn) == TIMELINE:
             await ensure_current(conn, url)
+    except QuorumUnavailable:  # without it, places in the feed could be handed out twice
+        raise
+    except StoreError:  # a newer release may have been here, and has raised it
+        pass
 
 
 async def migrate(conn: Connection, place: str) -> None:
@@ -115,9 +119,10 @@ def secret_crc(secret: bytes) -> bytes:
 
 async def _migrate_unhurried(url: str) -> None:
     """Migrate on a connection without a time limit: a migration takes as long as it takes."""
-    conn = await connect_alone(url, settings.unlimited_settings())
+    conn, cluster = await connect_alone(url, settings.unlimited_settings()), cluster_of(url)
     try:
-        await migrate(conn, where(url))
+        making = migrate(conn, where(url))
+        await (making if cluster is None else cluster.acknowledged(conn, making, "change"))
     finally:
         await conn.close()
 

@@ -106,6 +106,15 @@ PORT_MAX: Final = 65_535
 POOLER: Final = "pooler"
 POOLED: Final = "transaction"  # its only value
 DIRECT: Final = "direct"  # beside it: the URL of the server itself
+# Those of a cluster: `server.cluster` reads them.
+CLUSTER: Final = (
+    "write_quorum",
+    "read_quorum",
+    "replicas",
+    "reads",
+    "behind",
+    "quorum_seconds",
+)
 _SCHEMES: Final = ("postgresql", "postgres")
 _QUOTING: Final = "in a user or a password write @ : / ? # as %40 %3A %2F %3F %23"
 _ENCODING: Final = "Percent-encode it as a whole, by urllib.parse.quote: it is a URL within a URL"
@@ -169,8 +178,28 @@ def listening_url(url: str) -> str | None:
 def driver_url(url: str) -> str:
     """The URL without what is not the driver's: it would take that for a setting of the server."""
     before, _, query = url.partition("?")
-    rest = "&".join([part for part in query.split("&") if _name(part) not in (POOLER, DIRECT)])
+    ours = (POOLER, DIRECT, *CLUSTER)
+    rest = "&".join([part for part in query.split("&") if _name(part) not in ours])
     return f"{before}?{rest}" if rest else before
+
+
+def hosts(url: str) -> list[tuple[str, int | None]]:
+    """The servers that a URL names, each with its port, as the driver reads them."""
+    parts = urlsplit(url)
+    given, query = parts.netloc.rpartition("@")[2], options(url)
+    listed = unquote(given) if given else query.get("host", [""])[-1]
+    ports = [int(port) for port in query.get("port", [""])[-1].split(",") if port]
+    found: list[tuple[str, int | None]] = []
+    for place, host in enumerate(listed.split(",") if listed else []):
+        named = re.fullmatch(r"(?P<host>\[[^\]]*\]|[^:]*)(:(?P<port>[0-9]+))?", host)
+        if host.startswith("/") or named is None:  # a directory with a socket
+            found.append((host, None))
+            continue
+        port = int(named["port"]) if named["port"] else None
+        if port is None and ports:
+            port = ports[place] if place < len(ports) else ports[-1]
+        found.append((named["host"].strip("[]"), port))
+    return found
 
 
 def options(url: str) -> dict[str, list[str]]:

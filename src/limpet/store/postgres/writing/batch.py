@@ -46,6 +46,7 @@ from limpet.store.coding.bodies import (
 from limpet.store.coding.codec import MAC_BYTES, Codec
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.server.cluster import Cluster
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SCRIPTS
 from limpet.store.postgres.writing.view import PostgresView
@@ -53,6 +54,7 @@ from limpet.store.protocol import Committed, Owner
 
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
 _UNNAMED: Final = (None,) * 8  # of a session that is there
+_AWAITED: Final = "current_setting('synchronous_standby_names')"
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
 
 
@@ -78,6 +80,7 @@ class PostgresBatch:
         self._no_mac = (
             bytes(MAC_BYTES) if reader.codec.marks else None
         )  # of what is not a last event
+        self.cluster: Cluster | None = None  # that it is sent to
         self._jobs = 0
         self._refused: Collection[int] = ()  # jobs that the server did not record
         self._heads: dict[Key, BatchSession] = {}
@@ -155,10 +158,19 @@ class PostgresBatch:
             self._call = (self._tables.send(values), *values)
 
     async def send(self, conn: Connection) -> CommitReply:
-        """One round trip; none if there is nothing to record."""
+        """One round trip; none if there is nothing to record.
+
+        In a cluster the setting comes along by which the commit waits for a quorum.
+        """
         if not self._jobs:
             return CommitReply(None)
-        reply = CommitReply(await conn.fetchval(*self._call))
+        if self.cluster is None:
+            reply = CommitReply(await conn.fetchval(*self._call))
+        else:
+            call, *values = self._call
+            found = await conn.fetchrow(f"{call}, {_AWAITED}", *values)
+            self.cluster.see_names(found[1])
+            reply = CommitReply(found[0])
         self._refused = reply.refused
         return reply
 

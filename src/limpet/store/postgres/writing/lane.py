@@ -204,14 +204,12 @@ class Lane:
             try:
                 conn = await self._writer.get()
                 if not locked:
-                    sent = await self._send(conn, jobs)
+                    sent = await self._writer.acknowledged(self._send(conn, jobs))
                 else:
                     await self._let_pass()
-                    async with conn.transaction():
-                        if hurried:
-                            await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
-                        await self._lock(conn, jobs[0])
-                        sent = await self._send(conn, jobs)
+                    sent = await self._writer.acknowledged(
+                        self._send_locked(conn, jobs, hurried=hurried)
+                    )
                 self._outage.over()
                 return sent
             except BROKEN as error:
@@ -224,6 +222,15 @@ class Lane:
                 for job in jobs:
                     job.resend()
                 await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
+
+    async def _send_locked(
+        self, conn: Connection, jobs: Sequence[PostgresJob], *, hurried: bool
+    ) -> SentBatch:
+        async with conn.transaction():
+            if hurried:
+                await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
+            await self._lock(conn, jobs[0])
+            return await self._send(conn, jobs)
 
     async def _retry_apart(self, jobs: Sequence[PostgresJob]) -> list[PostgresJob]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
@@ -275,6 +282,7 @@ class Lane:
         batch, planned, refused = await self._plan_ahead(conn, jobs)
         self._flight.plan(batch)
         asked_us = self._clock.local_us()
+        batch.cluster = self._writer.cluster
         reply = await batch.send(conn)
         token = reply.token
         if reply.now_us:

@@ -1,0 +1,351 @@
+"""A cluster of real servers: quorums, replicas that are behind, failovers, an old primary."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+import pytest
+
+import limpet
+from limpet.errors import QuorumUnavailable, ReplicaBehind, StoreUnopened
+from tests.support.cluster import Cluster, replicating
+from tests.support.examples import tries
+
+WAIT_SECONDS_MAX = 60.0
+ACTOR = "agent:a"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Cluster]:
+    """Three servers that no test here promotes: standbys that it stops, it starts again."""
+    with replicating() as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def administrator(url: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def becomes(conn: asyncpg.Connection, question: str, answer: object) -> None:
+    """Wait until a server gives this answer."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while await conn.fetchval(question) != answer:  # another process decides
+        assert time.monotonic() < deadline, f"never {answer}: {question}"
+        await asyncio.sleep(0.01)
+
+
+async def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not true():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def held_back(servers: Cluster) -> AsyncIterator[None]:
+    """Standbys that receive everything and show nothing of it."""
+    for each in servers.standbys:
+        servers.sql(each, "SELECT pg_wal_replay_pause()")
+        async with administrator(each.url) as conn:
+            await becomes(conn, "SELECT pg_get_wal_replay_pause_state()", "paused")
+    try:
+        yield
+    finally:
+        for each in servers.standbys:
+            servers.sql(each, "SELECT pg_wal_replay_resume()")
+
+
+async def test_too_few_servers_are_not_taken_for_a_cluster(servers: Cluster) -> None:
+    """One that answers alone may be an old primary."""
+    gone = servers.url().replace(
+        f"{servers.standbys[0].folder},{servers.standbys[1].folder}", "/a,/b"
+    )
+    with pytest.raises(StoreUnopened, match="1 of its servers answer, and 2 are needed"):
+        async with limpet.open(gone):
+            pass
+
+
+# --- quorums -------------------------------------------------------------------------------------
+
+
+async def test_a_quorum_that_the_servers_do_not_wait_for_is_refused(servers: Cluster) -> None:
+    with pytest.raises(StoreUnopened, match=r"ANY 2 \(\*\)"):
+        async with limpet.open(servers.url("write_quorum=3")):
+            pass
+
+
+async def test_a_quorum_that_is_switched_off_later_is_noticed(servers: Cluster) -> None:
+    """By the very commit that was acknowledged without it."""
+    async with limpet.open(servers.url()) as lp:
+        s = await lp.create("quorum", "ada", "off")
+        servers.primary.stop()
+        try:
+            servers.primary.start(synchronous_standby_names="")
+            with pytest.raises(QuorumUnavailable, match="wait for 0 standbys"):
+                await s.append("agent.x", actor=ACTOR, id="x")
+        finally:
+            servers.primary.stop()
+            servers.primary.start(synchronous_standby_names="ANY 1 (*)")
+        assert (await s.append("agent.x", actor=ACTOR, id="x")).seq == 2  # once, and not again
+
+
+async def test_without_standbys_nothing_is_acknowledged_or_shown(servers: Cluster) -> None:
+    """A repeat waits too; when a standby is back, the first record is the answer."""
+    async with limpet.open(servers.url("write_quorum=2&quorum_seconds=0.3")) as lp:
+        s = await lp.create("quorum", "ada", "down", state={"n": 0})
+        start = await lp.position()
+        for each in servers.standbys:
+            servers.kill(each)
+        try:
+            for _ in range(2):
+                with pytest.raises(QuorumUnavailable) as info:
+                    await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id="one")
+                assert info.value.retryable
+                assert info.value.ids == ("one",)
+            with pytest.raises(QuorumUnavailable):  # others do not pile up behind it
+                await lp.create("quorum", "ada", "never")
+            async with administrator(servers.primary.url) as conn:
+                waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                assert await conn.fetchval(waiting) == 1
+                # As an administrator might: the row is there to be seen then, and nobody has it.
+                await conn.execute(
+                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+                    "WHERE wait_event = 'SyncRep'"
+                )
+                count = "SELECT count(*) FROM limpet.events WHERE id = 'one'"
+                await becomes(conn, count, 1)
+            store = lp._services.journal.store
+            page = await store.changes(start, app=None, key=None, limit=10)
+            assert page == ((), start)
+            with pytest.raises(QuorumUnavailable):
+                await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id="one")
+        finally:
+            for each in servers.standbys:
+                servers.follow(each)
+        done = await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id="one")
+        assert done.seq == 2
+        assert (await lp.get(s.key)).state["n"] == 1
+        entries, _ = await store.changes(start, app="quorum", key=None, limit=10)
+        assert [entry.event.id for entry in entries] == ["one"]
+
+
+async def test_a_wait_that_somebody_ends_is_not_an_acknowledgement(servers: Cluster) -> None:
+    """The server answers such a commit with success, and a warning."""
+    async with limpet.open(servers.url("write_quorum=2&quorum_seconds=60")) as lp:
+        s = await lp.create("quorum", "ada", "ended")
+        for each in servers.standbys:
+            servers.kill(each)
+        try:
+            task = asyncio.create_task(s.append("agent.x", actor=ACTOR, id="x"))
+            ended = (
+                "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity "
+                "WHERE wait_event = 'SyncRep'"
+            )
+            async with administrator(servers.primary.url) as conn:
+                await becomes(conn, ended, 1)
+            with pytest.raises(QuorumUnavailable):
+                await task
+        finally:
+            for each in servers.standbys:
+                servers.follow(each)
+        assert (await s.append("agent.x", actor=ACTOR, id="x")).seq == 2  # once, and not again
+
+
+# --- replicas that are behind --------------------------------------------------------------------
+
+
+async def test_a_session_reads_its_own_writes_from_any_replica(servers: Cluster) -> None:
+    """As the URL says: it fails, the primary answers, or it waits. Others are read as they are."""
+    url = "write_quorum=2&reads=any&behind="
+    async with (
+        limpet.open(servers.url(f"{url}fail")) as fails,
+        limpet.open(servers.url(f"{url}primary")) as asks,
+        limpet.open(servers.url(f"{url}wait")) as waits,
+    ):
+        every = {"fail": fails, "primary": asks, "wait": waits}
+        for name, lp in every.items():
+            s = await lp.create("causal", "ada", name, state={"n": 0})
+            await until_seen(lp, s.key)
+        async with held_back(servers):
+            for name, lp in every.items():
+                await lp.session("causal", "ada", name).append("agent.x", actor=ACTOR, inc={"n": 1})
+            with pytest.raises(ReplicaBehind) as info:
+                await fails.get("causal", "ada", "fail")
+            assert info.value.retryable
+            # Another's session has no token here: the replica answers, with what it has.
+            assert (await fails.get("causal", "ada", "wait")).state["n"] == 0
+            assert (await asks.get("causal", "ada", "primary")).state["n"] == 1
+            task = asyncio.create_task(waits.get("causal", "ada", "wait"))
+            await asyncio.sleep(0)
+        assert (await task).state["n"] == 1
+        await until_seen(fails, limpet.Key("causal", "ada", "fail"))
+        assert (await fails.get("causal", "ada", "fail")).state["n"] == 1
+
+
+async def test_a_deletion_is_seen_by_who_made_it(servers: Cluster) -> None:
+    """It has no token; how far the log was written stands for one."""
+    async with limpet.open(servers.url("write_quorum=2&reads=any&behind=fail")) as lp:
+        s = await lp.create("causal", "ada", "gone")
+        await until_seen(lp, s.key)
+        async with held_back(servers):
+            await lp._services.journal.store.delete(s.key)
+            with pytest.raises(ReplicaBehind):
+                await lp.get(s.key)
+
+
+async def until_seen(lp: limpet.Limpet, key: limpet.Key) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while time.monotonic() < deadline:
+        with suppress(ReplicaBehind, limpet.SessionNotFound):
+            await lp.get(key)
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the replica never caught up")
+
+
+async def test_the_doctor_looks_at_every_server(servers: Cluster) -> None:
+    async with limpet.open(servers.url()) as lp:
+        found = {check.name: check for check in (await lp.maintenance.doctor()).checks}
+        assert found["cluster"].ok, found["cluster"]
+        assert "3 of 3 servers answer" in found["cluster"].found
+        assert found["quorum"].ok
+        lost = servers.standbys[0]
+        servers.kill(lost)
+        try:
+            found = {check.name: check for check in (await lp.maintenance.doctor()).checks}
+            assert found["cluster"].severity == "warning"
+            assert "2 of 3 servers answer" in found["cluster"].found
+        finally:
+            servers.follow(lost)
+
+
+# --- failovers -----------------------------------------------------------------------------------
+
+
+async def test_failovers_lose_nothing_that_was_acknowledged() -> None:
+    """Under load: every acknowledged write is there once, each counter has counted it once and in
+    order, the feed goes on from its position, and so does what reads its own writes."""
+    with replicating() as servers:
+        url = servers.url("write_quorum=2&reads=any&quorum_seconds=20")
+        async with limpet.open(url) as lp:
+            load = Load(lp)
+            await load.begin()
+            for _ in range(tries(2, 10)):
+                await load.go_on()
+                old = await asyncio.to_thread(servers.fail_over)
+                promoted = time.monotonic()
+                before = len(load.acknowledged)
+                await until(lambda before=before: len(load.acknowledged) > before)
+                assert time.monotonic() - promoted < WAIT_SECONDS_MAX
+                await asyncio.to_thread(servers.join, old)
+            await load.go_on()
+            await load.end()
+            await load.check()
+        await _old_primary(servers, load.acknowledged)
+
+
+async def _old_primary(servers: Cluster, acknowledged: list[str]) -> None:
+    """One that comes back as it was, on the old timeline, is not taken for the primary: neither by
+    who knew the new one, nor by who opens the store now."""
+    async with limpet.open(servers.url("write_quorum=2&quorum_seconds=20")) as lp:
+        s = lp.session("load", "ada", "0")
+        await s.refresh()
+        old = await asyncio.to_thread(servers.fail_over)
+        await s.append("agent.x", actor=ACTOR, id="after")
+        with suppress(FileNotFoundError):
+            (old.data / "standby.signal").unlink()
+        await asyncio.to_thread(old.start)  # it believes that nothing has happened
+        await s.append("agent.x", actor=ACTOR, id="later")
+        other = servers.url("write_quorum=2&quorum_seconds=20&application_name=other")
+        async with limpet.open(other) as fresh:
+            found = await fresh.get("load", "ada", "0")
+            ids = {event.id for event in await found.read(limit=10, reverse=True)}
+            assert {"after", "later"} <= ids
+            checks = {check.name: check for check in (await fresh.maintenance.doctor()).checks}
+            assert checks["cluster"].severity == "problem"
+            assert "timeline" in checks["cluster"].found
+
+
+async def _ids(s: limpet.Session) -> list[str]:
+    """The ids of what was appended, in order."""
+    found: list[str] = []
+    after = 0
+    while page := await s.read(after=after, limit=200):
+        found += [event.id for event in page if event.type == "agent.x"]
+        after = page[-1].seq
+    return found
+
+
+class Load:
+    """Sessions that are written to one after another, each its own counter, and a reader of the
+    feed that goes on from its position."""
+
+    def __init__(self, lp: limpet.Limpet) -> None:
+        self._lp = lp
+        self.acknowledged: list[str] = []
+        self._seen: list[str] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = False
+
+    async def begin(self) -> None:
+        for number in range(3):
+            s = await self._lp.create("load", "ada", f"{number}", state={"n": 0})
+            self._tasks.append(asyncio.create_task(self._write(s)))
+        self._tasks.append(asyncio.create_task(self._follow()))
+
+    async def _write(self, s: limpet.Session) -> None:
+        done = 0
+        while not self._stop:
+            id = f"{s.key.id}-{done}"
+            while True:
+                try:
+                    await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id=id)
+                    break
+                except limpet.StoreError as error:
+                    if not error.retryable:
+                        raise
+            done += 1
+            self.acknowledged.append(id)
+            with suppress(ReplicaBehind):  # an own write is never missing, and never comes twice
+                assert (await self._lp.get(s.key, tail=0)).state["n"] == done
+
+    async def _follow(self) -> None:
+        async for entry in self._lp.watch(app="load", after=None):
+            self._seen.append(entry.event.id)
+
+    async def go_on(self) -> None:
+        goal = len(self.acknowledged) + 10
+        await until(lambda: len(self.acknowledged) >= goal or self._failed())
+
+    def _failed(self) -> bool:
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception():
+                raise task.exception()  # type: ignore[misc]
+        return False
+
+    async def end(self) -> None:
+        self._stop = True
+        await asyncio.gather(*self._tasks[:-1])
+
+    async def check(self) -> None:
+        await until(lambda: set(self.acknowledged) <= set(self._seen) or self._failed())
+        self._tasks[-1].cancel()
+        await asyncio.gather(self._tasks[-1], return_exceptions=True)
+        mine = [id for id in self._seen if id in set(self.acknowledged)]
+        assert len(mine) == len(set(mine)) == len(self.acknowledged)
+        for number in range(3):
+            written = [id for id in self.acknowledged if id.startswith(f"{number}-")]
+            s = await self._lp.get("load", "ada", f"{number}")
+            assert await _ids(s) == written
+            assert s.state["n"] == len(written)
+            assert [id for id in mine if id in set(written)] == written
+        assert (await self._lp.maintenance.verify()).ok

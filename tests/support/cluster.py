@@ -1,0 +1,108 @@
+"""Servers that replicate, for tests: one primary and standbys that stream from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.postgres import Server
+
+PROMOTE = "SELECT pg_promote(true, 30)"
+
+
+class Standby(Server):
+    """A server whose data are a copy of another's."""
+
+    def _make(self) -> None:
+        pass
+
+
+class Cluster:
+    """A primary and its standbys; every server can become the primary."""
+
+    def __init__(self, many: int = 3, *, awaited: int = 1, **settings: object) -> None:
+        names = f"ANY {awaited} (*)" if awaited else ""
+        self._settings = {"wal_level": "replica", "synchronous_standby_names": names}
+        # A crash of the machine is not what these tests are about: servers are killed.
+        self._settings |= {"fsync": "off", "hot_standby_feedback": "on", "wal_keep_size": "256MB"}
+        self._settings |= {"max_connections": 60, "shared_buffers": "16MB", **settings}
+        self.primary = Server(**self._settings)
+        self.servers = [self.primary]
+        self.primary.start()
+        for _ in range(many - 1):
+            self.servers.append(Standby(**self._settings))
+            self.join(self.servers[-1])
+
+    @property
+    def standbys(self) -> list[Server]:
+        return [each for each in self.servers if each is not self.primary]
+
+    def url(self, options: str = "write_quorum=2") -> str:
+        """The URL of all servers, in the order in which they were made."""
+        folders = ",".join([str(each.folder) for each in self.servers])
+        more = f"replicas={len(self.servers)}&{options}"
+        return f"postgresql://limpet@/postgres?host={folders}&{more}"
+
+    def join(self, server: Server) -> None:
+        """Start a server as a standby of the primary, with a copy of its data."""
+        shutil.rmtree(server.data, ignore_errors=True)
+        source: Path = self.primary.folder
+        arguments = ("-h", source, "-U", "limpet", "-X", "stream", "-c", "fast", "-N")
+        server._run("pg_basebackup", "-D", server.data, *arguments)
+        self.follow(server)
+
+    def follow(self, server: Server) -> None:
+        """Start a server on its own data as a standby of the primary."""
+        (server.data / "standby.signal").touch()
+        if server._as:
+            os.chown(server.data / "standby.signal", server._as["user"], server._as["group"])
+        source = f"host={self.primary.folder} user=limpet application_name=s{id(server)}"
+        server.start(primary_conninfo=source, recovery_target_timeline="latest")
+
+    def sql(self, server: Server, statement: str) -> None:
+        """Run a statement on one of the servers, past the store."""
+        server._run("psql", "-h", server.folder, "-U", "limpet", "-qc", statement, "postgres")
+
+    def kill(self, server: Server) -> None:
+        server.stop(signal.SIGQUIT)
+
+    def fail_over(self) -> Server:
+        """Kill the primary and promote a standby, which the others follow; the old primary."""
+        old = self.primary
+        self.kill(old)
+        self.promote()
+        return old
+
+    def promote(self) -> None:
+        """Promote the standby that has received the most; the others follow it."""
+        running = [each for each in self.standbys if each._process is not None]
+        self.primary = max(running, key=self.received)
+        self.sql(self.primary, PROMOTE)
+        for other in running:
+            if other is not self.primary:
+                other.stop()
+                self.follow(other)
+
+    def received(self, server: Server) -> int:
+        """How far a standby has the log, on disk."""
+        asked = "SELECT pg_wal_lsn_diff(coalesce(pg_last_wal_receive_lsn(), '0/0'), '0/0')"
+        done = server._try("psql", "-h", server.folder, "-U", "limpet", "-Atc", asked, "postgres")
+        return int(done.stdout or 0)
+
+    def remove(self) -> None:
+        for server in self.servers:
+            server.stop(signal.SIGQUIT)
+            server.remove()
+
+
+@contextmanager
+def replicating(many: int = 3, *, awaited: int = 1, **settings: object) -> Iterator[Cluster]:
+    cluster = Cluster(many, awaited=awaited, **settings)
+    try:
+        yield cluster
+    finally:
+        cluster.remove()
