@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import limpet
 from limpet import Key, LimpetError
 from tests.support.forked import fork, in_child
-from tests.support.processes import Child
+from tests.support.processes import ROOT, Child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -159,19 +160,15 @@ def test_a_process_begun_anew_shares_the_file(parent: Any, path: Path) -> None:
     check(path, 4)
 
 
-def test_a_child_that_python_has_not_forked_is_refused(
-    parent: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_python_has_not_forked_is_refused(parent: Any, path: Path) -> None:
     """Workers of a server may be forked by C code, which runs no hooks: a call that crosses to
     another thread would never be answered there."""
-    mine = parent.session(KEY, actor="parent")
-    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
-
-    def child() -> str:
-        try:
-            return str(mine.append("c.x").seq)
-        except LimpetError as error:
-            return error.code
-
-    assert in_child(child) == "store.forked"
-    assert mine.append("p.x").seq == 3
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.c_forked", url(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.split() == ["store.forked", "3"]
