@@ -696,6 +696,7 @@ async def test_a_widening_whose_denial_cannot_be_recorded_is_not_answered_as_one
         acting = lp.acting_as(ADA)
         await acting.create("support", "ada", "c1")
         held = apsw.Connection(str(tmp_path / "store.db"))
+        held.set_busy_timeout(60_000)  # the store's own housekeeping may be at work
         held.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError):
             acting.acting_as(BOB)

@@ -97,8 +97,9 @@ def test_the_page_on_installing_names_every_extra() -> None:
     )
     assert set(named) == set(extras)
     (whole,) = extras["all"]
-    frameworks = {"adk", "langgraph", "mcp", "openai-agents", "pkcs11"}  # and hardware
-    assert set(re.findall(r"\w+", whole)[1:]) == set(extras) - {"all"} - frameworks
+    frameworks = {"a2a", "acp", "adk", "agent-framework", "claude-agent-sdk", "langgraph", "mcp"}
+    frameworks |= {"openai-agents", "pydantic-ai", "strands", "pkcs11", "parquet"}  # or large
+    assert set(re.findall(r"[\w-]+", whole)[1:]) == set(extras) - {"all"} - frameworks
 
 
 def test_the_readme_is_read_in_three_minutes() -> None:

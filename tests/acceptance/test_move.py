@@ -286,8 +286,8 @@ class Transfer_order:  # noqa: N801  # a helper that reads as a verb
         self.met = False
         whole = transfer.Transfer._heads
 
-        async def heads(of: Any, app: str | None) -> AsyncIterator[limpet.Head]:
-            found = {head.key: head async for head in whole(of, app)}
+        async def heads(of: Any, *which: Any) -> AsyncIterator[limpet.Head]:
+            found = {head.key: head async for head in whole(of, *which)}
             self.met = True
             for key in keys:
                 yield found[key]

@@ -16,7 +16,7 @@ import pytest
 import limpet
 from limpet.errors import SessionDeleted
 from limpet.graph.engine.recorded_run import run_of
-from limpet.server.managed import ids
+from limpet.server import ids
 from limpet.server.pulse import StorePulse, follow_quietly, watch_quietly
 from limpet.server.serve import serving
 from limpet.studio import studio

@@ -26,6 +26,7 @@ _READS: Final = re.compile(
 )
 _HANDS_ON: Final = re.compile(r"\b(\w+)\(call\b")
 _TEXT: Final = {"type": "string"}
+_EVENT: Final = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
 _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "text": lambda name: {name: _TEXT},
     "texts": lambda name: {f"{name}[]": {"type": "array", "items": _TEXT}},
@@ -169,7 +170,8 @@ def _operation(route: Route, method: str, schema_of: dict[int, Any]) -> dict[str
     if of.response is not None:
         answer["content"] = {of.media_type: {"schema": schema_of[id(of.response)]}}
     elif of.media_type != "application/json":
-        answer["content"] = {of.media_type: {"schema": {"type": "string"}}}
+        schema = _EVENT if of.media_type == STREAMED else _TEXT
+        answer["content"] = {of.media_type: {"schema": schema}}
     made: dict[str, Any] = {
         "operationId": _operation_id(method, route.path),
         "responses": {

@@ -27,7 +27,7 @@ from limpet.model.diff.diff import diff
 from limpet.model.facts.running.requests import Request
 from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
-from limpet.server.openapi import describe
+from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.conversing.pieces import ShownPieces
 from limpet.session.conversing.shapes import Message
@@ -108,7 +108,7 @@ async def capabilities(call: WireCall) -> Answer:
     }
 
 
-@describe(media_type="text/event-stream")
+@describe(media_type=STREAMED)
 async def run(call: WireCall) -> Answer:
     """Begin a run of a thread, or rejoin the one under way; its events until it is over.
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from limpet.errors import EntryRefused
+from limpet.errors import EntryRefused, RouteNotFound
 from limpet.server.access import HERE, LinkGate
 from limpet.server.answers import error_response
 from limpet.server.openapi import describe
@@ -61,7 +61,9 @@ def routes(service: Service) -> list[BaseRoute]:
 
     async def file(request: Request) -> Response:
         found = static.get(request.path_params["name"])
-        return Response(status_code=404) if found is None else _answer(request, *found)
+        if found is None:
+            return error_response(RouteNotFound(f"GET {request.url.path[:200]}"))
+        return _answer(request, *found)
 
     @describe(request=SignIn, response=SignedIn)
     async def sign_in(request: Request) -> Response:

@@ -83,7 +83,7 @@ FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS k (owner, id, place)
 JOIN limpet.sessions c ON c.app = '$$checkpoints' AND c.owner = k.owner AND c.id = k.id
 
 -- name: states
--- The end of a statement that begins WITH page AS …: the heads of a page, as heads.py asks for them,
+-- The end of a statement that begins WITH page AS ...: the heads of a page, as heads.py asks for them,
 -- and their `place` in it. Brings what the states of the first $1 of them are made of, in no order: the
 -- heads, their newest snapshots or what their logs begin on, the events since, and the rows of the shared names, of each owner once. `within`
 -- says whether a head has its snapshot and events here: once $2 bytes of those and of shared names were
