@@ -196,6 +196,53 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_archive.py",
         "tests/acceptance/test_life.py",
     ),
+    "limpet.security.roles": (
+        "tests/unit/security/test_policies.py",
+        "tests/unit/security/test_guard.py",
+        "tests/acceptance/test_access.py",
+        "tests/acceptance/test_access_matrix.py",
+    ),
+    "limpet.security.guard": (
+        "tests/unit/security/test_guard.py",
+        "tests/acceptance/test_attacks.py",
+        "tests/acceptance/test_access.py",
+        "tests/acceptance/test_policies.py",
+        "tests/acceptance/test_audit.py",
+        "tests/acceptance/test_isolation.py",
+    ),
+    "limpet.security.isolation": (
+        "tests/unit/security/test_isolation_rules.py",
+        "tests/acceptance/test_isolation.py",
+        "tests/acceptance/test_attacks.py",
+    ),
+    "limpet.security.view": (
+        "tests/property/test_view.py",
+        "tests/property/test_hidden_fields.py",
+        "tests/acceptance/test_isolation.py",
+    ),
+    "limpet.security.guarded_store": (
+        "tests/unit/security/test_guard.py",
+        "tests/acceptance/test_attacks.py",
+        "tests/acceptance/test_isolation.py",
+        "tests/acceptance/test_access.py",
+        "tests/acceptance/test_policies.py",
+        "tests/contract/test_guarded.py",
+        "tests/acceptance/test_access_matrix.py",
+    ),
+    "limpet.security.keys": (
+        "tests/property/test_decoders.py",
+        "tests/fault/test_keys.py",
+        "tests/fault/test_sealed_tables.py",
+        "tests/contract/test_keys.py",
+        "tests/acceptance/test_receipts.py",
+        "tests/acceptance/test_certificates.py",
+    ),
+    "limpet.security.masters": (
+        "tests/property/test_decoders.py",
+        "tests/fault/test_keys.py",
+        "tests/acceptance/test_cli_keys.py",
+    ),
+    "limpet.session.tokens": ("tests/acceptance/test_tokens.py",),
 }
 # Every store calls these as the memory store does: files would only tell the same again.
 _ON_MEMORY: Final = frozenset(
@@ -215,6 +262,10 @@ _ON_MEMORY: Final = frozenset(
         "limpet.model.facts.running.requests",
         "limpet.runtime.requests",
         "limpet.runtime.wake",
+        "limpet.security.roles",
+        "limpet.security.guard",
+        "limpet.security.isolation",
+        "limpet.security.view",
     )
 )
 

@@ -7,15 +7,19 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
+import asyncpg
 import pytest
 
 import limpet
 from limpet import Limpet, Principal
-from limpet.errors import AccessDenied, AuditInvalid, InvalidCursor, ReservedApp
+from limpet.errors import AccessDenied, AuditInvalid, InvalidCursor, ReservedApp, StoreError
 from limpet.model import Commit, Key
 from limpet.security import audit_check
 from limpet.security.access import AllowedOperation, Resource
@@ -626,3 +630,143 @@ class ClockedStore:
 
     def now_us(self) -> int:
         return self._clock.us
+
+
+# --- before the answer, where nothing can be awaited ---------------------------------------------
+
+
+def written(file: Path) -> int:
+    """How many denials the file has, as another process sees it, without an await."""
+    with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as conn:
+        ((many,),) = conn.execute("SELECT count(*) FROM events WHERE type = 'audit.denied'")
+    return int(many)
+
+
+@pytest.mark.parametrize("keys", [None, "memory:"])
+async def test_a_refused_widening_is_in_the_file_before_it_is_answered(
+    tmp_path: Path, keys: str | None
+) -> None:
+    """Also of a verb without await: nothing of this loop runs between the refusal and the look."""
+    file = tmp_path / "store.db"
+    async with limpet.open(f"sqlite:///{file}", keys=keys) as lp:
+        acting = lp.acting_as(ADA)
+        for verb in (lambda: acting.acting_as(BOB), lambda: acting.policies.lifecycle("support")):
+            before = written(file)
+            with pytest.raises(AccessDenied):
+                verb()
+            assert written(file) == before + 1
+        with pytest.raises(AccessDenied):  # the same again: it is counted
+            acting.acting_as(BOB)
+        assert written(file) == before + 1
+        (record,) = (await lp.audit(principal="user:ada", denied=True, app="support")).items[-1:]
+        assert (record.action, record.repeats) == ("acting_as", 1)
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_a_refused_widening_is_on_the_server_before_it_is_answered(
+    postgres_store_url: str,
+) -> None:
+    """The same there: another connection counts, from another thread, while this loop stands."""
+
+    async def count() -> int:
+        conn = await asyncpg.connect(postgres_store_url)
+        try:
+            many = await conn.fetchval(
+                "SELECT count(*) FROM limpet.events WHERE type = 'audit.denied'"
+            )
+        finally:
+            await conn.close()
+        return int(many)
+
+    def written_there() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(count())).result()
+
+    async with limpet.open(postgres_store_url) as lp:
+        acting = lp.acting_as(ADA)
+        with pytest.raises(AccessDenied):
+            acting.acting_as(BOB)
+        assert written_there() == 1
+
+
+async def test_a_widening_whose_denial_cannot_be_recorded_is_not_answered_as_one(
+    tmp_path: Path,
+) -> None:
+    async with limpet.open(f"sqlite:///{tmp_path}/store.db") as lp:
+        acting = lp.acting_as(ADA)
+        await acting.create("support", "ada", "c1")
+        held = apsw.Connection(str(tmp_path / "store.db"))
+        held.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError):
+            acting.acting_as(BOB)
+        held.execute("ROLLBACK")
+        held.close()
+
+
+async def test_a_streamed_partial_that_is_refused_is_in_the_file_first(tmp_path: Path) -> None:
+    """The rules change while a turn speaks: its next piece is refused, on record."""
+    file, rules = tmp_path / "store.db", tmp_path / "rules.cedar"
+    rules.write_text("permit(principal, action, resource);")
+    agent = Principal("agent:main", role="agent", app="support", user="ada")
+    counts: list[tuple[int, int]] = []
+
+    async def pieces() -> AsyncIterator[str]:
+        yield "one"
+        forbids = 'forbid(principal, action == Action::"write", resource);'
+        rules.write_text("permit(principal, action, resource);" + forbids)
+        counts.append((written(file), 0))
+        yield "two"
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.stream("say", pieces())
+        except AccessDenied:
+            counts.append((written(file), 1))
+            raise
+
+    async with limpet.open(f"sqlite:///{file}", policies=rules) as lp:
+        s = await lp.create("support", "ada", "c1")
+        await s.append("user.message", {"text": "hi"}, actor="user:ada")
+        with suppress(AccessDenied):
+            await lp.acting_as(agent).wake(s.key, harness)
+    assert counts == [(0, 0), (1, 1)]
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+async def test_what_is_done_with_keys_is_in_the_audit(tmp_path: Path) -> None:
+    """By a program without a principal too; by whom else it was tried; and of which session."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with limpet.open(url, keys="memory:") as lp:
+        s = await lp.create("support", "ada", "c1")
+        await lp.keys.rotate()
+        await lp.keys.renew(s.key)
+        await lp.keys.anchor()
+        await lp.acting_as(Principal("user:root", role="admin")).keys.rotate()
+        with pytest.raises(AccessDenied):
+            await lp.acting_as(ADA).keys.renew(s.key)
+        said = [(r.principal, r.resource, r.allowed) for r in (await lp.audit()).items]
+        assert {r.action for r in (await lp.audit()).items} == {"keys"}
+        assert sorted(said) == [
+            ("system", "*#anchor", True),
+            ("system", "*#rotate", True),
+            ("system", "support/ada/c1", True),
+            ("user:ada", "*#renew", False),
+            ("user:root", "*#rotate", True),
+        ]
+        assert (await lp.maintenance.verify()).ok
+
+
+def test_restoring_with_keys_is_in_the_audit(tmp_path: Path) -> None:
+    """An anchor that moves back says who let it."""
+    url, keys = f"sqlite:///{tmp_path}/store.db", "memory:"
+    with limpet.open_sync(url, keys=keys) as lp:
+        s = lp.create("support", "ada", "c1")
+        lp.maintenance.backup(tmp_path / "copy.db")
+        s.append("note.made", actor="user:ada")
+    limpet.restore(tmp_path / "copy.db", url, replace=True, keys=keys)
+    with limpet.open_sync(url, keys=keys) as lp:
+        (record,) = lp.audit().items
+        assert (record.principal, record.action, record.resource) == ("system", "keys", "*#anchor")
+        assert lp.maintenance.verify().ok

@@ -115,6 +115,32 @@ def test_a_case_that_cannot_be_read_is_named_by_its_line(
     assert caught.value.where == "wrong.csv:2"
 
 
+def test_a_case_names_the_time_and_the_address_of_its_request(here: Path) -> None:
+    """The context of a policy, in a table, and in the check against the schema."""
+    (here / "hours.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        '@id("hours") forbid(principal, action, resource) when { context.hour < 8 };\n'
+        '@id("inside") forbid(principal, action, resource)\n'
+        'when { context has address && !context.address.isInRange(ip("10.0.0.0/8")) };\n'
+    )
+    assert "ok" in told(here, "policy", "check", "hours.cedar")
+    (here / "when.csv").write_text(
+        "principal,role,action,resource,expect,policy,at,address\n"
+        "user:ada,owner,read,support/ada/c1,deny,hours,2026-11-17T07:59:59Z,\n"
+        "user:ada,owner,read,support/ada/c1,allow,,2026-11-17T08:00:00Z,10.0.0.1\n"
+        "user:ada,owner,read,support/ada/c1,deny,inside,2026-11-17 08:00:00,192.0.2.7\n"
+    )
+    assert "3 cases" in told(here, "policy", "test", "hours.cedar", "when.csv")
+    (here / "wrong.csv").write_text(
+        "principal,role,action,resource,expect,at\nuser:ada,owner,read,a/b/c,allow,noon\n"
+    )
+    assert "at is a time" in told(here, "policy", "test", "hours.cedar", "wrong.csv", code=2)
+    (here / "no.cedar").write_text(
+        "permit(principal, action, resource) when { context.minute > 1 };"
+    )
+    assert "minute" in told(here, "policy", "check", "no.cedar", code=1)
+
+
 async def _deny(file: Path) -> None:
     ada = Principal("user:ada", role="owner", app="support", user="ada")
     async with limpet.open(f"sqlite:///{file}") as lp:

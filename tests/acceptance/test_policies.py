@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,3 +255,76 @@ async def test_a_tool_that_a_policy_forbids_is_denied_in_a_turn(lp: Limpet, rule
         "support/ada/c1#refund",
         "no-refunds",
     )
+
+
+# --- the context ---------------------------------------------------------------------------------
+
+WEEK = 1_794_787_200  # Monday, 2026-11-16, 00:00 UTC
+
+
+async def test_a_policy_asks_when_a_request_is_made(tmp_path: Path) -> None:
+    """What was allowed is refused once the hour has passed: nothing remembered outlives it."""
+    rules = tmp_path / "rules.cedar"
+    rules.write_text(
+        "permit(principal, action, resource);\n"
+        '@id("office-hours") forbid(principal, action == Action::"write", resource)\n'
+        "unless { context.hour >= 8 && context.hour < 18 && context.weekday <= 5 };\n"
+        '@id("closed") forbid(principal, action, resource)\n'
+        'when { context.at >= datetime("2026-12-01T00:00:00Z") };\n'
+    )
+    async with limpet.open("memory://", policies=rules) as lp:
+        policies: Any = lp._journal.policies
+        now = WEEK + 9 * 3_600
+        policies.now_us = lambda: now * 1_000_000
+        s = await lp.acting_as(ADA).create("support", "ada", "c1")
+        for _ in range(3):  # until it is remembered
+            await s.append("note.made", set={"n": 1})
+        for later in (WEEK + 18 * 3_600, WEEK + 5 * 86_400 + 9 * 3_600):
+            now = later
+            assert (await refused(s.append("note.made", set={"n": 2}))) == "office-hours"
+            await lp.acting_as(ADA).get("support", "ada", "c1")
+        now = WEEK + 86_400 + 9 * 3_600
+        await s.append("note.made", set={"n": 3})
+        now = 1_796_083_200 - 1  # the last second of November
+        await s.read()
+        now += 1
+        assert "closed" in str(await refused(s.read()))
+
+
+async def test_a_policy_asks_where_a_request_comes_from(tmp_path: Path) -> None:
+    """One principal from two addresses; and one that says none has none."""
+    rules = tmp_path / "rules.cedar"
+    rules.write_text(
+        "permit(principal, action, resource);\n"
+        '@id("inside") forbid(principal, action == Action::"read", resource is Session)\n'
+        'unless { context has address && context.address.isInRange(ip("10.0.0.0/8")) };\n'
+    )
+    async with limpet.open("memory://", policies=rules) as lp:
+        await lp.create("support", "ada", "c1")
+        inside = lp.acting_as(ADA, address="10.1.2.3")
+        await inside.get("support", "ada", "c1")
+        for address in ("192.0.2.7", None, "a socket", "10.1.2.3%eth0", "::1"):
+            other = lp.acting_as(ADA, address=address)
+            assert (await refused(other.get("support", "ada", "c1"))) == "inside"
+        await inside.acting_as(ADA).get("support", "ada", "c1")
+        records = (await lp.audit(denied=True)).items
+        assert {record.address for record in records} >= {"192.0.2.7", None}
+        with pytest.raises(AccessDenied):
+            lp.acting_as(ADA, address="192.0.2.7").acting_as(ADA, address="10.1.2.3")
+        await lp.acting_as(ADA).acting_as(ADA, address="10.1.2.3").get("support", "ada", "c1")
+
+
+async def test_a_context_that_is_taken_as_a_whole_is_decided_every_second(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.cedar"
+    rules.write_text("permit(principal, action, resource) when { context != {hour: 1} };")
+    async with limpet.open("memory://", policies=rules) as lp:
+        policies: Any = lp._journal.policies
+        assert policies.asks("at")
+        assert policies.asks("address")
+        await lp.acting_as(ADA).create("support", "ada", "c1")
+
+
+async def refused(call: Any) -> str | None:
+    with pytest.raises(AccessDenied) as caught:
+        await call
+    return caught.value.policy

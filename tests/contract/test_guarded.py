@@ -13,6 +13,7 @@ from limpet.security.guard import Deciders, Guard
 from limpet.security.guarded_store import guarded
 from limpet.security.roles import RoleRules
 from limpet.store.memory import MemoryStore
+from limpet.store.postgres.store import PostgresStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
@@ -28,6 +29,7 @@ from limpet.testing.contract import (
     TimeLaws,
     WorkLaws,
 )
+from tests.contract.test_postgres import OnServer
 
 
 def behind_guard(store: Any, rules: Deciders | None = None) -> Any:
@@ -66,6 +68,27 @@ class TestGuardedSQLite(_Laws):
     @pytest.fixture
     async def store(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Any]:
         store = await SQLiteStore.open(tmp_path / "store.db", clock=clock.clock())
+        yield behind_guard(store)
+        await store.close()
+
+
+class TestGuardedPostgres(
+    OnServer,
+    StoreContract,
+    FeedLaws,
+    WorkLaws,
+    DeadlineLaws,
+    OverviewLaws,
+    SetBackLaws,
+    DocumentLaws,
+    BlobLaws,
+    MarkLaws,
+):
+    """On a server; its clock cannot be set, so the laws of time are left to the others."""
+
+    @pytest.fixture
+    async def store(self, url: str) -> AsyncIterator[Any]:
+        store = await PostgresStore.open(url)
         yield behind_guard(store)
         await store.close()
 

@@ -105,10 +105,11 @@ def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
 def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
     """What repeats on another store what was tried on two: `make torture` runs all of it.
 
-    Of the contract on sealed stores, and on SQLite and PostgreSQL over HTTP, every eighth law is
-    tried here (what a seal itself is promised has laws of its own, which all run), and every fourth
-    story on PostgreSQL of those that run on memory and SQLite too; every eighth of the stories in
-    OVER_HTTP over HTTP. The laws of stores all run on PostgreSQL, and on memory over HTTP.
+    Of the contract on sealed stores, on SQLite and PostgreSQL over HTTP, and on PostgreSQL behind a
+    guard, every eighth law is tried here (what a seal itself is promised has laws of its own, which
+    all run), and every fourth story on PostgreSQL of those that run on memory and SQLite too; every
+    eighth of the stories in OVER_HTTP over HTTP. The laws of stores all run on PostgreSQL, and on
+    memory over HTTP.
     """
     sealed = [item for item in items if _is_sealed_contract(item)]
     stories = [item for item in items if _is_story_on_postgres(item)]
@@ -146,6 +147,7 @@ _SAMPLED = (
     "TestPostgresKeys",
     "TestSQLiteOverHTTP",  # every law runs on memory over HTTP
     "TestPostgresOverHTTP",
+    "TestGuardedPostgres",  # and behind a guard
 )
 
 

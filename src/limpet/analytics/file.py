@@ -87,7 +87,7 @@ _decoder: Final = msgspec.msgpack.Decoder(SessionFold)
 Cell = tuple[str, str, int, int, str]  # app, dimension, grain, start, value
 
 
-class Moved(Exception):
+class FoldedElsewhere(Exception):
     """Another process has folded meanwhile: what was read here is not to be counted."""
 
 
@@ -242,12 +242,12 @@ class AnalyticsFile:
     @contextmanager
     def commit(self, expect: Mapping[str, Any]) -> Iterator[FileCommit]:
         """Write everything inside or nothing, if these values of `meta` are still as expected.
-        Raises Moved."""
+        Raises FoldedElsewhere."""
         with self._transaction():
             self._refresh()
             for name, value in expect.items():
                 if self.meta(name) != value:
-                    raise Moved
+                    raise FoldedElsewhere
             made = FileCommit(self._conn, self._cells, self.horizons)
             try:
                 yield made

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.analytics.file import AnalyticsFile, FileCommit, Moved, packed
+from limpet.analytics.file import AnalyticsFile, FileCommit, FoldedElsewhere, packed
 from limpet.analytics.metrics import (
     HOUR_US,
     SessionFold,
@@ -94,7 +94,7 @@ class FeedFold:
         Returns the folds that changed."""
         try:
             return await self._step()
-        except Moved:  # another process was faster: begin where it stopped
+        except FoldedElsewhere:  # another process was faster: begin where it stopped
             self._reset()
             return []
         except PositionUnknown:  # the store was put back to an earlier time
@@ -238,7 +238,7 @@ class FeedFold:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
-        """Write what was folded and the positions behind it, all or nothing. Raises Moved."""
+        """Write what was folded with its positions, all or nothing. Raises FoldedElsewhere."""
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:

@@ -28,7 +28,7 @@ async def keys(
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="new: the key file, which gets one more key. Else the store.",
+            help="new: the key file, which gets one more key, or pkcs11:… Else the store.",
             show_default=False,
         ),
     ] = None,
@@ -40,10 +40,17 @@ async def keys(
     """Make a master key, or look after the key ring of a store.
 
     new FILE adds a master at the end of a key file of mode 0600, and makes the file if need be;
-    without FILE it prints one. status STORE counts the wrapped keys by master. rotate STORE wraps
+    without FILE it prints one, and with pkcs11:TOKEN/KEY?module=PATH it makes one in a hardware
+    module. status STORE counts the wrapped keys by master. rotate STORE wraps
     every data key with the newest master; interrupted, it goes on when run again. Keep the old
     master in the file until it ends. renew STORE SESSION gives a session another data key.
     """
+    if action == "new" and target is not None and target.startswith("pkcs11:"):
+        from limpet.security.pkcs11 import create_master
+
+        label = create_master(target)
+        line = f"ok: the token has the key {label}, which does not leave it."
+        return CommandResult({"key": label}, [TextLine(line, "ok")])
     if action == "new":
         return _new_master(None if target is None else file_path(target))
     if target is None:

@@ -205,7 +205,7 @@ class ModelCall:
                 async for piece in said:
                     self._turn.driver.check()
                     for partial in whole.add(_piece(piece)):
-                        self._publish(partial)
+                        await self._publish(partial)
                     if whole.is_full:
                         break
             finally:
@@ -214,13 +214,13 @@ class ModelCall:
         pieces = map(_piece, said) if isinstance(said, Iterator) else _pieces_of(said)
         for piece in pieces:
             for partial in whole.add(piece):
-                self._publish(partial)
+                await self._publish(partial)
             if whole.is_full:
                 break
         return whole
 
-    def _publish(self, data: Mapping[str, Any]) -> None:
-        self._turn.log.publish("agent.message", data, id=self.id, attempt=self.attempt)
+    async def _publish(self, data: Mapping[str, Any]) -> None:
+        await self._turn.log.publish("agent.message", data, id=self.id, attempt=self.attempt)
 
     def _message(self, whole: _Whole, model: Any, shape: Shape) -> Draft:
         data: dict[str, Any] = {"text": whole.text, "call": self._name}

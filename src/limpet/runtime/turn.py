@@ -687,7 +687,7 @@ class TextStream:
                 self._turn.driver.check()
                 text = self._text(piece)
                 if text:
-                    self._publish(text, len(texts))
+                    await self._publish(text, len(texts))
                     texts.append(text)
             notes.model, notes.usage = self._more.get("model"), self._more.get("usage")
             notes.cost = self._more.get("cost")
@@ -717,11 +717,10 @@ class TextStream:
                 self._more[name] = piece[name]
         return clean_text(str(piece.get("text") or ""))
 
-    def _publish(self, text: str, index: int) -> None:
+    async def _publish(self, text: str, index: int) -> None:
         """To followers, in this process and in others; `attempt` says which run it is of."""
-        turn = self._turn
-        draft = Draft(type="agent.message", data={"text": text, "index": index}, id=self.id)
-        writer_of(turn.session).publish(turn.log.prepare(draft), turn.attempt)
+        turn, data = self._turn, {"text": text, "index": index}
+        await turn.log.publish("agent.message", data, id=self.id, attempt=turn.attempt)
 
     async def _record(self, whole: str, reservation: Reservation) -> None:
         turn = self._turn

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import structs
 
 from limpet.errors import (
+    AccessDenied,
     EffectFailed,
     InvalidInput,
     InvalidValue,
@@ -149,24 +150,27 @@ class TurnLog:
             self.on_suspended()
         return events
 
-    def publish(self, type: str, data: Mapping[str, Any], *, id: str, attempt: int) -> None:
+    async def publish(self, type: str, data: Mapping[str, Any], *, id: str, attempt: int) -> None:
         """Hand a partial event of the agent's to followers. Its data has texts that can be stored,
-        and numbers: it is not looked at again."""
+        and numbers: it is not looked at again. Raises AccessDenied, once the audit has it."""
         writer = writer_of(self.session)
-        writer.publish_event(
-            Event(
-                seq=0,
-                id=id,
-                type=type,
-                actor=writer.journal.actor_of(self._agent),
-                at_us=writer.journal.now_us(),
-                data=freeze(data),
-                invocation_id=self.turn_id,
-                wake_id=self.wake_id,
-                partial=True,
-                attempt=attempt,
-            )
+        partial = Event(
+            seq=0,
+            id=id,
+            type=type,
+            actor=writer.journal.actor_of(self._agent),
+            at_us=writer.journal.now_us(),
+            data=freeze(data),
+            invocation_id=self.turn_id,
+            wake_id=self.wake_id,
+            partial=True,
+            attempt=attempt,
         )
+        try:
+            writer.publish_event(partial)
+        except AccessDenied:
+            await writer.journal.audit.settle(strict=True)
+            raise
 
     def forget_queued(self) -> None:
         """Record nothing that waits to be recorded: the next run of the turn does it again."""

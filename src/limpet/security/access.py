@@ -137,14 +137,20 @@ class Decider(Protocol):
         """True if they depend on what changes in a head; else one of the same session will do."""
         ...
 
-    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision: ...
+    def decide(
+        self, principal: Principal, action: Action, resource: Resource, address: str | None = None
+    ) -> Decision:
+        """The answer to a principal that asks from this address, if one is known."""
+        ...
 
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
         """All of the resource that the answer depends on; a guard remembers answers by it. None:
         the answer must not be remembered."""
         ...
 
-    def view(self, principal: Principal, head: Head) -> SessionView | None:
+    def view(
+        self, principal: Principal, head: Head, address: str | None = None
+    ) -> SessionView | None:
         """What the principal sees of a session that it may read; None: everything."""
         ...
 

@@ -4,10 +4,10 @@ A record is durable before the caller is answered. The log of an app is a log li
 a reserved app: appended to, hashed into a chain, covered by verify; no verb of a user reaches it.
 Names of users and sessions stand in it as keyed hashes that erasing makes final (`pseudonyms`).
 
-The same denial (principal, action, resource, code) within a second is written once. Repeats are
-counted in memory, and the count is written when the second has passed, with the next record of the
-app, before the audit is read, and when the store is closed. A crash may lose the counts of its last
-second, never a denial.
+The same denial (principal, action, resource, code, address) within a second is written once.
+Repeats are counted in memory, and the count is written when the second has passed, with the next
+record of the app, before the audit is read, and when the store is closed. A crash may lose the
+counts of its last second, never a denial.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidCursor, LimpetError, SessionExists, SessionNotFound
+from limpet.errors import (
+    InvalidCursor,
+    LimpetError,
+    SessionExists,
+    SessionNotFound,
+    StoreBusy,
+    StoreFailed,
+)
 from limpet.model import Commit, Event, Fact, Head, Key, Prepared, prepare
 from limpet.model.facts.creation import created
 from limpet.model.keys import AUDIT
@@ -44,7 +52,11 @@ TEXT_CHARS_MAX: Final = 512  # of a policy, an address and a code, which come fr
 _LOGS: Final = "apps"
 _EVERYTHING: Final = "*"  # the app of what belongs to none
 _READ_AT_ONCE: Final = 200
+_NOW_SECONDS: Final = 10.0  # that a caller which cannot await is held at most
 _LOG: Final = logging.getLogger("limpet.audit")
+_Same: TypeAlias = tuple[str, str, str, str | None, str | None]
+# Opens the same store once more, for another event loop; and closes that one.
+Reopen: TypeAlias = Callable[[], Awaitable[tuple[Store, Callable[[], Awaitable[None]]]]]
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
@@ -95,15 +107,24 @@ class _RecentDenial:
 class Audit:
     """The audit of one store. Everything in this process records into the same one."""
 
-    def __init__(self, store: Store, commit: CommitAll, new_id: Callable[[], str]) -> None:
-        """`commit` is the one way to write to the store."""
+    def __init__(
+        self,
+        store: Store,
+        commit: CommitAll,
+        new_id: Callable[[], str],
+        reopen: Reopen | None = None,
+    ) -> None:
+        """`commit` is the one way to write to the store; `reopen` opens it again, for those who
+        cannot await: see `record_now`."""
         self._store, self._commit, self._new_id = store, commit, new_id
+        self._reopen = reopen
         self._names = Pseudonyms(store, commit, new_id)
-        self._windows: dict[tuple[str, str, str, str | None], _RecentDenial] = {}
+        self._windows: dict[_Same, _RecentDenial] = {}
         self._unsent: dict[Key, list[Prepared]] = {}  # counts, until they are written
         self._begun: set[Key] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # what is written without a caller
+        # What is written without a caller; each returns why it could not be.
+        self._tasks: set[asyncio.Task[Exception | None]] = set()
         self.denials = 0  # that this process was to record
 
     # --- recording ------------------------------------------------------------------------------
@@ -130,12 +151,14 @@ class Audit:
             await self._write(log_of(resource.app), _fact(ALLOWED, await self._data(said)))
             return
         self.denials += 1
-        same = (_principal_id(principal), action, str(resource), code)
-        while not await self._denied(same, said):
+        while not await self._denied(said.same, said):
             pass
 
     async def commits(
-        self, principal: Principal, approved: Sequence[AllowedOperation]
+        self,
+        principal: Principal,
+        approved: Sequence[AllowedOperation],
+        address: str | None = None,
     ) -> tuple[Commit, ...]:
         """Return commits that record operations which were allowed, to be made with these.
 
@@ -143,12 +166,48 @@ class Audit:
         """
         drafts: dict[Key, list[Prepared]] = {}
         for each in dict.fromkeys(approved):
-            said = _Said(principal, each.action, each.resource, True, None, each.policy, None)
+            said = _Said(principal, each.action, each.resource, True, None, each.policy, address)
             draft = self._prepared(_fact(ALLOWED, await self._data(said)))
             drafts.setdefault(log_of(each.resource.app), []).append(draft)
         for log in drafts:
             await self._begin(log)
         return tuple([Commit(log, tuple(some)) for log, some in drafts.items()])
+
+    def record_now(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        code: str,
+        policy: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Record a denial for a caller that cannot await. Durable when it returns: another thread
+        opens the store once more, and this one blocks until it has written.
+
+        A store in memory has nothing that is durable, and one that was opened by its caller, or
+        with a seal of its own, cannot be opened again: there it is written a moment later. Raises
+        StoreError, as `record` does.
+        """
+        said = _Said(principal, action, resource, False, code, policy, address)
+        now = self._store.now_us()
+        window = self._windows.get(said.same)
+        if window is not None and window.seq and window.lasts(now):
+            self.denials += 1
+            window.count += 1
+            self._count_soon()
+            return
+        if self._reopen is None:
+            self.note(principal, action, resource, code=code, policy=policy, address=address)
+            return
+        self.denials += 1
+        window = _RecentDenial(log_of(resource.app), now)
+        window.data, window.seq = _in_thread(self._reopen, self._new_id, said)
+        window.done.set()
+        self._settle(now)
+        self._windows.pop(said.same, None)
+        self._windows[said.same] = window
 
     def note(
         self,
@@ -158,9 +217,12 @@ class Audit:
         *,
         code: str,
         policy: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """Record a denial soon, for a caller that cannot wait: see `settle`."""
-        record = self.record(principal, action, resource, allowed=False, code=code, policy=policy)
+        """Record a denial soon, for a caller that awaits `settle` before it answers."""
+        record = self.record(
+            principal, action, resource, allowed=False, code=code, policy=policy, address=address
+        )
         try:
             task = asyncio.get_running_loop().create_task(self._noted(record))
         except RuntimeError:  # no loop runs here: nothing can be written
@@ -170,16 +232,23 @@ class Audit:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _noted(self, record: Coroutine[Any, Any, None]) -> None:
+    async def _noted(self, record: Coroutine[Any, Any, None]) -> Exception | None:
         try:
             await record
         except (LimpetError, OSError) as error:
             _LOG.warning("denial not recorded: error=%r", error)
+            return error
+        return None
 
-    async def settle(self) -> None:
-        """Wait until what was noted is durable."""
-        if self._tasks:
-            await asyncio.wait([*self._tasks])
+    async def settle(self, *, strict: bool = False) -> None:
+        """Wait until what was noted is durable. With `strict` raises what kept it from that."""
+        tasks = [*self._tasks]
+        if not tasks:
+            return
+        await asyncio.wait(tasks)
+        failed = [error for task in tasks if (error := task.result()) is not None]
+        if strict and failed:
+            raise failed[0]
 
     async def flush(self) -> None:
         """Write the counts of denials that came again. Raises StoreError."""
@@ -194,7 +263,12 @@ class Audit:
         await self.settle()
         await self._flush_quietly()
 
-    async def _denied(self, same: tuple[str, str, str, str | None], said: _Said) -> bool:
+    async def write_denial(self, said: _Said) -> tuple[Mapping[str, Any], int]:
+        """Write a denial that nobody counts here; its data and its seq."""
+        data = await self._data(said)
+        return data, await self._write(log_of(said.resource.app), _fact(DENIED, data))
+
+    async def _denied(self, same: _Same, said: _Said) -> bool:
         """Write or count a denial. False if it was to be counted with one that was not written."""
         now = self._store.now_us()
         window = self._windows.get(same)
@@ -332,7 +406,7 @@ class Audit:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        task = loop.create_task(self._flush_quietly())
+        task = loop.create_task(self._noted(self._flush_quietly()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -502,6 +576,45 @@ class _Said(msgspec.Struct, frozen=True):
     code: str | None
     policy: str | None
     address: str | None
+
+    @property
+    def same(self) -> _Same:
+        """What repeats of it have in common."""
+        who = _principal_id(self.principal)
+        return (who, self.action, str(self.resource), self.code, self.address)
+
+
+def _in_thread(
+    reopen: Reopen, new_id: Callable[[], str], said: _Said
+) -> tuple[Mapping[str, Any], int]:
+    """Write a denial from a thread of its own, on a store of its own. Raises StoreError."""
+
+    async def write() -> tuple[Mapping[str, Any], int]:
+        store, close = await reopen()
+        try:
+            return await Audit(store, store.commit, new_id).write_denial(said)
+        finally:
+            await close()
+
+    written: list[tuple[Mapping[str, Any], int]] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            written.append(asyncio.run(write()))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="limpet audit", daemon=True)
+    thread.start()
+    thread.join(_NOW_SECONDS)
+    if written:
+        return written[0]
+    if not failed:
+        raise StoreBusy("the audit", "a denial is not recorded yet", "try again")
+    if isinstance(failed[0], LimpetError):
+        raise failed[0]
+    raise StoreFailed("the audit", str(failed[0])) from failed[0]
 
 
 class _NamesShown:

@@ -50,14 +50,31 @@ class AuditSink(Protocol):
         allowed: bool,
         code: str | None = None,
         policy: str | None = None,
+        address: str | None = None,
     ) -> None:
         """Make a decision durable. Raises StoreError: then the answer is not given."""
         ...
 
     async def commits(
-        self, principal: Principal, approved: Sequence[AllowedOperation]
+        self,
+        principal: Principal,
+        approved: Sequence[AllowedOperation],
+        address: str | None = None,
     ) -> tuple[Commit, ...]:
         """Return commits that record operations which were allowed, to be made with these."""
+        ...
+
+    def record_now(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        code: str,
+        policy: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """As `record`, of a denial, for callers that cannot await: it blocks instead."""
         ...
 
     def note(
@@ -68,8 +85,9 @@ class AuditSink(Protocol):
         *,
         code: str,
         policy: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """Record a denial soon, for callers that cannot wait."""
+        """Record a denial soon, for callers that await `settle` before they answer."""
         ...
 
 
@@ -85,13 +103,29 @@ class NoAudit:
         allowed: bool,
         code: str | None = None,
         policy: str | None = None,
+        address: str | None = None,
     ) -> None:
         return None
 
     async def commits(
-        self, principal: Principal, approved: Sequence[AllowedOperation]
+        self,
+        principal: Principal,
+        approved: Sequence[AllowedOperation],
+        address: str | None = None,
     ) -> tuple[Commit, ...]:
         return ()
+
+    def record_now(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        code: str,
+        policy: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        return None
 
     def note(
         self,
@@ -101,6 +135,7 @@ class NoAudit:
         *,
         code: str,
         policy: str | None = None,
+        address: str | None = None,
     ) -> None:
         return None
 
@@ -141,9 +176,11 @@ class Guard:
         audit: AuditSink | None = None,
         *,
         writes_as: tuple[str, ...] | None = None,
+        address: str | None = None,
     ) -> None:
-        """`writes_as` are beginnings of actors that it may name beside its own id."""
-        self.principal = principal
+        """`writes_as` are beginnings of actors that it may name beside its own id; `address` is
+        where its requests come from, if that is known."""
+        self.principal, self.address = principal, address
         self.rules = deciders if isinstance(deciders, Deciders) else Deciders(deciders, audit)
         if writes_as is None:
             is_app_agent = principal.role == "agent" and principal.user is None
@@ -164,12 +201,15 @@ class Guard:
         """True if it depends on what changes in it."""
         return any([each.needs_newest_head for each in self.rules.all])
 
-    def decide(self, action: Action, resource: Resource) -> Decision:
-        """The answer, from memory. Records nothing."""
+    def decide(self, action: Action, resource: Resource, *, kin: bool = False) -> Decision:
+        """The answer, from memory. Records nothing. Of `kin`, which one session lets into another,
+        the user's policies alone are asked."""
         if self._revision != (revision := self.rules.revision):
             self._remembered.clear()
             self._revision = revision
         for number, decider in enumerate(self.rules.all):
+            if kin and isinstance(decider, (RoleRules, IsolationRules)):
+                continue
             headless = resource.head is None and action != "create"  # which has none
             if headless and decider.needs_head and resource.kind in _WITH_HEAD:
                 continue  # asked once the head is read: see `check`
@@ -192,14 +232,14 @@ class Guard:
     ) -> Decision:
         on = decider.depends_on(action, resource)
         if on is None:
-            return decider.decide(self.principal, action, resource)
+            return decider.decide(self.principal, action, resource, self.address)
         known = (number, action, on)
         try:
             decision = self._remembered.get(known)
         except TypeError:  # what names no resource: the store says so
-            return decider.decide(self.principal, action, resource)
+            return decider.decide(self.principal, action, resource, self.address)
         if decision is None:
-            decision = decider.decide(self.principal, action, resource)
+            decision = decider.decide(self.principal, action, resource, self.address)
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[known] = decision
@@ -210,14 +250,19 @@ class Guard:
         return self.decide(action, resource).allowed
 
     async def check(
-        self, action: Action, resource: Resource, approved: list[AllowedOperation] | None = None
+        self,
+        action: Action,
+        resource: Resource,
+        approved: list[AllowedOperation] | None = None,
+        *,
+        kin: bool = False,
     ) -> None:
         """Raise AccessDenied unless it may; in the audit first, as every sensitive operation is.
 
         With `approved`, a sensitive operation that is allowed is added there instead: the caller
-        has it recorded in the same commit (`AuditSink.commits`).
+        has it recorded in the same commit (`AuditSink.commits`). For `kin`, see `decide`.
         """
-        decision = self.decide(action, resource)
+        decision = self.decide(action, resource, kin=kin)
         if not decision.allowed or (action in SENSITIVE and approved is None):
             await self.record(action, resource, decision)
         elif action in SENSITIVE and approved is not None:
@@ -225,9 +270,29 @@ class Guard:
         decision.check(action, resource)
 
     def refuse(self, denial: Denial, action: str, resource: Resource, policy: str = "") -> NoReturn:
-        """Raise AccessDenied where nothing can be awaited: the audit has it right afterwards."""
-        note = self.rules.audit.note
-        note(self.principal, action, resource, code=denial, policy=policy or None)
+        """Raise AccessDenied where nothing can be awaited; in the audit first."""
+        self.rules.audit.record_now(
+            self.principal,
+            action,
+            resource,
+            code=denial,
+            policy=policy or None,
+            address=self.address,
+        )
+        raise AccessDenied(denial, action, str(resource), policy=policy or None)
+
+    def refuse_soon(
+        self, denial: Denial, action: str, resource: Resource, policy: str = ""
+    ) -> NoReturn:
+        """Raise AccessDenied to one who awaits `Audit.settle` before it answers."""
+        self.rules.audit.note(
+            self.principal,
+            action,
+            resource,
+            code=denial,
+            policy=policy or None,
+            address=self.address,
+        )
         raise AccessDenied(denial, action, str(resource), policy=policy or None)
 
     async def record(self, action: Action, resource: Resource, decision: Decision) -> None:
@@ -239,10 +304,11 @@ class Guard:
             allowed=decision.allowed,
             code=decision.denial,
             policy=decision.policy,
+            address=self.address,
         )
 
     def require(self, action: Action, resource: Resource) -> None:
-        """As `check`, for verbs without await: a denial is in the audit right afterwards."""
+        """As `check`, for verbs without await: to record a denial blocks."""
         decision = self.decide(action, resource)
         if not decision.allowed:
             code = decision.denial or "access_denied"
@@ -256,7 +322,7 @@ class Guard:
 
     def view(self, head: Head) -> SessionView | None:
         """What it sees of a session that it may read; None: everything."""
-        views = [decider.view(self.principal, head) for decider in self.rules.all]
+        views = [each.view(self.principal, head, self.address) for each in self.rules.all]
         return seen_by_all([view for view in views if view is not None])
 
     # --- who it writes as ------------------------------------------------------------------------
@@ -280,9 +346,12 @@ class Guard:
 
     # --- narrowing -------------------------------------------------------------------------------
 
-    def narrowed(self, principal: Principal) -> Guard:
-        """The guard of a principal that may do no more than this one. Raises AccessDenied."""
+    def narrowed(self, principal: Principal, address: str | None = None) -> Guard:
+        """The guard of a principal that may do no more than this one. Raises AccessDenied, also
+        for another address: policies may allow more from there."""
         own = self.principal
+        if address is not None and self.address not in (None, address):
+            self._refuse_wider(principal)
         for name in ("app", "user", "task"):
             if getattr(own, name) not in (None, getattr(principal, name)):
                 self._refuse_wider(principal)
@@ -291,7 +360,7 @@ class Guard:
         if principal.attributes != own.attributes or not self.may_write_as(principal.id):
             self._refuse_wider(principal)
         kept = self.writes_as if principal.role == own.role else ()
-        return Guard(principal, self.rules, writes_as=kept)
+        return Guard(principal, self.rules, writes_as=kept, address=address or self.address)
 
     def _refuse_wider(self, principal: Principal) -> NoReturn:
         app = principal.app or EVERY_APP
@@ -302,7 +371,7 @@ class Guard:
         narrow = narrowed_to(self.principal, head)
         if narrow is self.principal:
             return self
-        return Guard(narrow, self.rules, writes_as=self.writes_as)
+        return Guard(narrow, self.rules, writes_as=self.writes_as, address=self.address)
 
 
 _WITH_HEAD: Final = frozenset({"session", "tool"})  # a field of a new session has none

@@ -50,6 +50,7 @@ from limpet.model import (
 )
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.history import MERGED
+from limpet.model.facts.isolation import field_policies_in
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
@@ -62,6 +63,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
+from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
 from limpet.model.keys import ARCHIVE_MOVES, AUDIT, owned_by
 from limpet.model.lease import readiness
@@ -76,6 +78,7 @@ from limpet.store.coding.seal import Sealing
 from limpet.store.leases import Deadlines, Leases, Place
 from limpet.store.marks import KeepsMarks, Mark, Marks
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
+from limpet.store.pages import each_head
 from limpet.store.protocol import (
     Backups,
     ChainedEvent,
@@ -226,18 +229,28 @@ def session_of(key: Key) -> Key | None:
 
 
 class Clearance:
-    """A session that the principal may read as a whole and write to, and the fields that it wrote.
+    """A session that the principal may read and write to, what it sees of it, and the fields that
+    it wrote.
 
     Nothing about it is decided again while the rules stay what they are: most loads and appends
-    come again and again. Only of sessions without isolation, and if no rule asks for labels or
-    phases, which change.
+    come again and again. Only if no rule asks for labels or phases, which change.
     """
 
-    __slots__ = ("names", "revision", "uid")
+    __slots__ = ("_isolated", "_policies", "names", "revision", "uid", "view")
 
-    def __init__(self, revision: tuple[int, ...], uid: str) -> None:
-        self.revision, self.uid = revision, uid
+    def __init__(self, revision: tuple[int, ...], head: Head, view: SessionView | None) -> None:
+        self.revision, self.uid, self.view = revision, head.uid, view
+        self._isolated, self._policies = is_isolated(head.facts), head.facts.get("field_policies")
         self.names: set[str] | None = None  # None: it has not written yet
+
+    def holds(self, head: Head) -> bool:
+        """True if this head is of the same session, under the same policies of its fields. What
+        else isolates a session is said in its first event."""
+        if head.uid != self.uid:
+            return False
+        if not self._isolated:
+            return not is_isolated(head.facts)
+        return bool(head.facts.get("field_policies") == self._policies)
 
 
 class GuardedStore:
@@ -341,9 +354,8 @@ class GuardedStore:
             clearance = self._clearance(key)
             if clearance is not None:
                 found = await read()
-                now = await self._newest(key)
-                if now.uid == clearance.uid and not is_isolated(now.facts):
-                    return found, None
+                if clearance.holds(await self._newest(key)):
+                    return found, clearance.view
                 self._cleared.pop(key, None)
                 self._heads.pop(key, None)
             known = self._heads.get(key)
@@ -391,16 +403,17 @@ class GuardedStore:
     def check_partial(self, key: Key, partial: Event) -> None:
         """Raise AccessDenied unless it may publish this. From memory: a partial waits for nothing.
 
-        A session whose head was never met cannot be decided about, if a decider needs it."""
-        resource = _with(self._resource(key), self._heads.get(key))
-        if self.guard.needs_head and resource.head is None:
-            self.guard.refuse("access_denied", "write", resource)
-        if not self.guard.may_write_as(partial.actor):
-            self.guard.refuse("access_denied", "write", resource, "actor")
-        decision = self.guard.decide("write", resource)
+        A session whose head was never met cannot be decided about, if a decider needs it. Whoever
+        publishes awaits the record of a denial before it goes on: see `Audit.settle`."""
+        guard, resource = self.guard, _with(self._resource(key), self._heads.get(key))
+        if guard.needs_head and resource.head is None:
+            guard.refuse_soon("access_denied", "write", resource)
+        if not guard.may_write_as(partial.actor):
+            guard.refuse_soon("access_denied", "write", resource, "actor")
+        decision = guard.decide("write", resource)
         if not decision.allowed:
             code = decision.denial or "access_denied"
-            self.guard.refuse(code, "write", resource, decision.policy or "")
+            guard.refuse_soon(code, "write", resource, decision.policy or "")
 
     async def sees_blob(self, key: Key, hash: str) -> bool:
         """False if hidden fields of a session name this blob, and no visible one does. Raises
@@ -425,8 +438,10 @@ class GuardedStore:
                 if cleared is commits[0]:
                     raise
             else:
-                if not is_isolated(answer.head.facts):
-                    return (answer,)
+                clearance = self._cleared.get(cleared.key)
+                if clearance is not None and clearance.holds(answer.head):
+                    view = clearance.view
+                    return (answer if view is None else await self._seen(answer, view),)
                 self._cleared.pop(cleared.key, None)
                 return (await self._answer(answer),)
         new = {commit.key for commit in commits if _begins(commit)}
@@ -452,16 +467,16 @@ class GuardedStore:
     def _clear(self, head: Head, names: Iterable[str] | None = None) -> None:
         """Remember what was decided about a session, if it holds for what comes next."""
         guard = self.guard
-        if guard.needs_newest_head or is_reserved(head.key.app) or is_isolated(head.facts):
-            return
-        read = Resource.of(head.key, head)
-        if not guard.allows("read", read) or guard.view(head) is not None:
+        if guard.needs_newest_head or is_reserved(head.key.app):
             return
         clearance = self._clearance(head.key)
-        if clearance is None or clearance.uid != head.uid:
+        if clearance is None or not clearance.holds(head):
+            if not guard.allows("read", Resource.of(head.key, head)):
+                return
             if len(self._cleared) >= _HEADS_REMEMBERED:
                 self._cleared.clear()
-            clearance = self._cleared[head.key] = Clearance(guard.rules.revision, head.uid)
+            clearance = Clearance(guard.rules.revision, head, guard.view(head))
+            self._cleared[head.key] = clearance
         if names is not None:
             clearance.names = (clearance.names or set()).union(names)
 
@@ -504,7 +519,7 @@ class GuardedStore:
         if not approved:
             return ()
         audit = self.guard.rules.audit
-        records = await audit.commits(self.guard.principal, approved)
+        records = await audit.commits(self.guard.principal, approved, self.guard.address)
         if beside + len(records) <= SESSIONS_PER_COMMIT_MAX:
             return records
         await self._send(records)  # it is full: then they are recorded first
@@ -541,7 +556,9 @@ class GuardedStore:
     def _is_child(self, commit: Commit, parent: Commit) -> bool:
         """True if a commit begins the child that its parent says it has created: what an agent does
         by delegating."""
-        if self.guard.principal.role != "agent" or not _begins(commit):
+        if self.guard.principal.role != "agent" or not _begins(commit) or not _is_bare(commit):
+            return False
+        if commit.drafts[0].type != CREATED or _begins_again(commit):
             return False
         key, uid = commit.key, commit.drafts[0].id
         of = (parent.key.app, parent.key.user, parent.key.id)
@@ -572,11 +589,12 @@ class GuardedStore:
         key, drafts, guard = commit.key, commit.drafts, self.guard
         asked = self._access(key)
         if key in kin:
-            for draft in drafts:
-                await guard.check_actor(draft.actor, asked.resource)
+            await self._check_kin(commit, asked.resource)
             return commit
         resource, head = asked.resource, None
         if resource.kind == "session":
+            if _begins_again(commit):  # else it would be decided as one that nobody has rules for
+                await guard.deny("access_denied", "create", resource)
             for action in self._actions(commit):
                 if action == "create" or (key in new and not await self._exists(key)):
                     await guard.check(action, resource, approved)
@@ -610,6 +628,21 @@ class GuardedStore:
         if head is not None and drafts and commit.uid is None and commit.expect != 0:
             return structs.replace(commit, uid=head.uid)
         return commit
+
+    async def _check_kin(self, commit: Commit, resource: Resource) -> None:
+        """Raise AccessDenied unless what `_kin` lets in stays within its own session: it writes as
+        somebody that the principal may write as, to no name that others share; and the user's
+        policies let a child begin there."""
+        app, user = commit.owner
+        for draft in commit.drafts:
+            await self.guard.check_actor(draft.actor, resource)
+            for name in {str(op.path[0]): None for op in draft.plain_ops}:
+                scope = scope_of(name)
+                if scope in ("app", "user"):
+                    of = user if scope == "user" else None
+                    await self.guard.check("write", Resource("app", app, of, name=name))
+        if _begins(commit):
+            await self.guard.check("create", resource, kin=True)
 
     async def _check_behind(self, action: Action, key: Key) -> None:
         """Raise AccessDenied if a log of the system is of a session that it may not enter."""
@@ -663,6 +696,12 @@ class GuardedStore:
         """Raise AccessDenied if a state is taken over as a whole by one who sees a part of it."""
         if self.guard.view(head) is not None:
             await self.guard.deny("field_access_denied", "write", Resource.of(key, head))
+        if draft.type == MIGRATED and "field_policies" in draft.data:
+            # Who may not write a field does not change who may.
+            now, then = draft.data["field_policies"] or EMPTY, field_policies_in(head.facts)
+            for name in [name for name in then if now.get(name) != then[name]]:
+                field = Resource("field", key.app, key.user, key.id, name, head)
+                await self.guard.check("write", field)
         if draft.type == MERGED:
             other = draft.data["other"]
             await self._check_whole("read", Key(other["app"], other["user"], other["id"]))
@@ -743,8 +782,9 @@ class GuardedStore:
             whole: Loaded = await self._inner.load(
                 key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
-            if whole.head.uid == clearance.uid and not is_isolated(whole.head.facts):
-                return whole
+            if clearance.holds(whole.head):
+                view = clearance.view
+                return whole if view is None else await self._seen(whole, view)
             self._cleared.pop(key, None)
             return await self._loaded(whole, head_alone=not scopes and not tail)
         asked = self._access(key)
@@ -771,11 +811,9 @@ class GuardedStore:
             if head_alone and guard.allows("inspect", read):
                 return Loaded(head, EMPTY, EMPTY, EMPTY, ())
             await self._check(asked.read, head.key, head)
-        view = self._view(head)
-        if view is not None:
-            return await self._seen(loaded, view)
         self._clear(head)
-        return loaded
+        view = self._view(head)
+        return loaded if view is None else await self._seen(loaded, view)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         for key in keys:
@@ -892,7 +930,7 @@ class GuardedStore:
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         await self._check_any("inspect", key)
-        return self.listed(await self._inner.forks(key))
+        return await self.listed(await self._inner.forks(key))
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -919,9 +957,7 @@ class GuardedStore:
         for each in exchanges:
             for key in (each.key, each.by):
                 if key is not None:
-                    asked = self._access(key)
-                    action: Action = "erase" if asked.resource.kind == "session" else asked.write
-                    await self.guard.check(action, asked.resource)
+                    await self.check_end(key)
         exchanged: bool = await self._inner.exchange(exchanges)
         self._heads.clear()
         return exchanged
@@ -937,7 +973,7 @@ class GuardedStore:
         try:
             erasure: Erasure | None = await self._inner.erase(key, forks=forks)
         except SessionHasForks as error:
-            raise SessionHasForks(key, self.listed(error.forks)) from None
+            raise SessionHasForks(key, await self.listed(error.forks)) from None
         self._heads.pop(key, None)
         return erasure
 
@@ -948,19 +984,42 @@ class GuardedStore:
         for each in waiting:  # grows as it is walked
             for fork in await self._inner.forks(each):
                 if fork not in met:
-                    await self.guard.check("erase", self._resource(fork))
+                    await self._check_any("erase", fork)
                     met.add(fork)
                     waiting.append(fork)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        await self.guard.check("erase", Resource("app", app, user))
+        await self.check_user_end(app, user)
         erasures: Erasures = await self._inner.erase_user(app, user)
         self._heads.clear()
-        return structs.replace(erasures, forks=self.listed(erasures.forks))
+        return structs.replace(erasures, forks=await self.listed(erasures.forks))
 
-    def listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
+    async def check_user_end(self, app: str, user: str) -> None:
+        """Raise AccessDenied unless it may erase a user: all that is the user's, and each of the
+        sessions, which may have rules of their own."""
+        await self.guard.check("erase", Resource("app", app, user))
+        if not self.guard.needs_head:
+            return
+        async for head in each_head(self._inner, Query(app=app, user=user, reverse=False)):
+            resource = Resource.of(head.key, head)
+            if not self.guard.allows("erase", resource):
+                await self.guard.check("erase", resource)  # which says why
+
+    async def listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
         """Those of the sessions that it may know of."""
-        return tuple([key for key in keys if self.guard.allows("inspect", self._resource(key))])
+        return tuple([key for key in keys if await self._may_meet(key)])
+
+    async def _may_meet(self, key: Key) -> bool:
+        """True if it may know that there is such a session; of one that is gone, by its key."""
+        asked = self._access(key)
+        if not self.guard.allows("inspect", asked.resource):
+            return False
+        if asked.resource.kind != "session" or not self.guard.needs_head:
+            return True
+        try:
+            return self.guard.allows("inspect", _with(asked.resource, await self._head(key)))
+        except _GONE:
+            return True
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         if key is None:
@@ -1039,17 +1098,6 @@ class _GuardedFeed(GuardedStore):
         found: Touched = await self._inner.touched(after)
         seen = {key: seq for key, seq in found.sessions.items() if await self._may_meet(key)}
         return structs.replace(found, sessions=seen)
-
-    async def _may_meet(self, key: Key) -> bool:
-        asked = self._access(key)
-        if not self.guard.allows("inspect", asked.resource):
-            return False
-        if asked.resource.kind != "session" or not self.guard.needs_head:
-            return True
-        try:
-            return self.guard.allows("inspect", _with(asked.resource, await self._head(key)))
-        except _GONE:
-            return False
 
     async def position(self) -> str:
         position: str = await self._inner.position()
@@ -1274,7 +1322,7 @@ class _GuardedDeadlines(GuardedStore):
         self, *, limit: int, after: Place | None = None
     ) -> tuple[tuple[Key, ...], Place | None]:
         keys, place = await self._inner.expired(limit=limit, after=after)
-        return self.listed(keys), place
+        return await self.listed(keys), place
 
 
 class _GuardedOverview(GuardedStore):
@@ -1462,6 +1510,12 @@ def _begins(commit: Commit) -> bool:
     return bool(commit.drafts) and commit.drafts[0].type in _STARTS
 
 
+def _begins_again(commit: Commit) -> bool:
+    """True if a draft would begin a session anywhere but at its first event."""
+    starts = [n for n, d in enumerate(commit.drafts) if d.type in _STARTS and d.origin is None]
+    return bool(starts) and (starts != [0] or commit.expect != 0)
+
+
 # What a child tells its parent at its end.
 _TOLD: Final = frozenset({CHILD_DONE, CHILD_ENDED, CHILD_RELEASED, RETURNED})
 
@@ -1471,7 +1525,15 @@ def _tells_parent(commit: Commit, child: Commit) -> bool:
     if child.key == commit.key or child.key.user != commit.key.user:
         return False
     types = [draft.type for draft in commit.drafts]
-    return commit.uid is not None and bool(types) and _TOLD.issuperset(types)
+    if commit.uid is None or not types or not _TOLD.issuperset(types):
+        return False
+    return _is_bare(commit) and not any([draft.plain_ops for draft in commit.drafts])
+
+
+def _is_bare(commit: Commit) -> bool:
+    """True if a commit is its drafts, and asks for nothing beside them."""
+    beside = (commit.base, commit.pin, commit.release, commit.names_of)
+    return not commit.guards and all([each is None for each in beside])
 
 
 def without_body(event: Event) -> Event:
@@ -1490,7 +1552,10 @@ def _names(value: Any, text: str) -> bool:
 
 def visible(names: Mapping[str, Any], view: SessionView) -> FrozenDict:
     """The names in state that a view shows."""
-    return FrozenDict({name: value for name, value in names.items() if view.sees(name)})
+    hidden = [name for name in names if not view.sees(name)]
+    if not hidden and isinstance(names, FrozenDict):
+        return names
+    return FrozenDict({name: value for name, value in names.items() if name not in hidden})
 
 
 def _events(page: Sequence[Event], view: SessionView | None) -> tuple[Event, ...]:

@@ -37,7 +37,9 @@ class IsolationRules:
     needs_head = True
     needs_newest_head = False
 
-    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Action, resource: Resource, address: str | None = None
+    ) -> Decision:
         head = resource.head
         if head is None or resource.kind not in _OF_SESSIONS or not is_isolated(head.facts):
             return ALLOWED
@@ -56,7 +58,9 @@ class IsolationRules:
             return True
         return (head.uid, head.facts.get("schema_version"), resource.kind, resource.name)
 
-    def view(self, principal: Principal, head: Head) -> FieldView | None:
+    def view(
+        self, principal: Principal, head: Head, address: str | None = None
+    ) -> FieldView | None:
         return view_of(principal, head)
 
     def admits(self, principal: Principal, action: Action, head: Head) -> bool:

@@ -11,12 +11,15 @@ A decision names its policy: the value of its `@id` annotation, or `file.cedar:1
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
 import re
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +48,14 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _HEAD: Final = frozenset({"phase", "task", "isolation"})  # attributes that are read from a head
 _TAGS: Final = frozenset({"hasTag", "getTag"})
+# What a context has, and for how many seconds an answer that asks for it holds.
+_CONTEXT_SECONDS: Final[Mapping[str, int | None]] = {
+    "at": 1,
+    "hour": 3_600,
+    "weekday": 3_600,
+    "address": None,  # of a guard, which has the same all along
+}
+_CHANGE: Final = 2**40  # so many moments stand between two changes of the files
 _OTHER_FIELD: Final = "a field that no policy names"
 _FAILED: Final = re.compile(r"policy `(policy\d+)`")
 _LOG: Final = logging.getLogger("limpet.policies")
@@ -68,6 +79,7 @@ class _LoadedPolicies(msgspec.Struct, frozen=True):
     needs_head: bool = False
     about_fields: bool = False
     field_names: frozenset[str] | None = frozenset()  # that they name; None: it cannot be told
+    context: frozenset[str] = frozenset()  # what they ask for of it
     broken: str | None = None  # why nothing is allowed any more
 
 
@@ -82,6 +94,8 @@ class CedarPolicies:
         _cedar()
         self.path = Path(path)
         self._changes = 0
+        # The store's clock, once it is open.
+        self.now_us: Callable[[], int] = lambda: time.time_ns() // 1_000
         self._cache: dict[Hashable, Decision] = {}
         self._looked_ns = 0
         self._loaded_ns = time.time_ns()
@@ -96,9 +110,25 @@ class CedarPolicies:
 
     @property
     def revision(self) -> int:
-        """Another number once the files have changed."""
+        """Another number once the files have changed, or the time that policies ask for."""
         self._look_again()
-        return self._changes
+        moment = self._moment()
+        return self._changes if moment is None else self._changes * _CHANGE + moment
+
+    def at(self, now_us: int) -> CedarPolicies:
+        """The same policies at another time: for cases."""
+        other = copy(self)
+        other._cache, other.now_us = {}, lambda: now_us
+        return other
+
+    def asks(self, member: str) -> bool:
+        """True if a policy asks for this member of the context."""
+        return member in self._loaded.context
+
+    def _moment(self) -> int | None:
+        """The time for which an answer holds, as a number; None: it does not depend on time."""
+        seconds = [s for member in self._loaded.context if (s := _CONTEXT_SECONDS[member])]
+        return self.now_us() // (min(seconds) * 1_000_000) if seconds else None
 
     @property
     def needs_head(self) -> bool:
@@ -110,18 +140,21 @@ class CedarPolicies:
         """The same: labels and phases change."""
         return self._loaded.needs_head
 
-    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Action, resource: Resource, address: str | None = None
+    ) -> Decision:
         """The answer of the policies alone."""
         self._look_again()
         depends = self.depends_on(action, resource)
         of = (principal.id, principal.role, principal.app, principal.user, principal.task)
+        given = (self._moment(), address if self.asks("address") else None)
         try:
-            known = (of, _hashable(principal.attributes), action, depends)
+            known = (of, _hashable(principal.attributes), action, depends, given)
             decision = self._cache.get(known)
         except TypeError:  # an attribute that cannot be compared
-            return self._decided(principal, action, resource)
+            return self._decided(principal, action, resource, address)
         if decision is None:
-            decision = self._decided(principal, action, resource)
+            decision = self._decided(principal, action, resource, address)
             if len(self._cache) >= DECISIONS_KEPT:
                 self._cache.clear()
             self._cache[known] = decision
@@ -135,7 +168,7 @@ class CedarPolicies:
         head = resource.head
         return (*names, head.phase, head.labels, head.facts.get("isolation"))
 
-    def view(self, principal: Principal, head: Head) -> Any:
+    def view(self, principal: Principal, head: Head, address: str | None = None) -> Any:
         """The fields that no policy forbids to read; None: all of them.
 
         Policies that compare the name of a field with given names only are asked once for each of
@@ -144,7 +177,7 @@ class CedarPolicies:
         loaded = self._loaded
         if not loaded.about_fields:
             return None
-        asked = PolicyView(policies=self, principal=principal, head=head)
+        asked = PolicyView(policies=self, principal=principal, head=head, address=address)
         if loaded.field_names is None:
             return asked
         hidden = frozenset([name for name in loaded.field_names if not asked.sees(name)])
@@ -152,7 +185,9 @@ class CedarPolicies:
             return FieldView(None, hidden) if hidden else None
         return FieldView(loaded.field_names - hidden, hidden)
 
-    def _decided(self, principal: Principal, action: Action, resource: Resource) -> Decision:
+    def _decided(
+        self, principal: Principal, action: Action, resource: Resource, address: str | None
+    ) -> Decision:
         loaded = self._loaded
         if loaded.broken is not None:
             return Decision(False, "policy_denied", loaded.broken)
@@ -160,6 +195,8 @@ class CedarPolicies:
             return Decision(True)
         try:
             request, entities = request_of(principal, action, resource)
+            if loaded.context:
+                request["context"] = context_of(self.now_us(), address)
             answer = _cedar().is_authorized(request, loaded.parsed, entities)
             errors, reasons = answer.diagnostics.errors, answer.diagnostics.reasons
             allowed = answer.allowed
@@ -220,11 +257,12 @@ class PolicyView(FieldView, frozen=True, kw_only=True):
     policies: CedarPolicies
     principal: Principal
     head: Head
+    address: str | None = None
 
     def sees(self, name: str) -> bool:
         key = self.head.key
         field = Resource("field", key.app, key.user, key.id, name, self.head)
-        return self.policies.decide(self.principal, "read", field).allowed
+        return self.policies.decide(self.principal, "read", field, self.address).allowed
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -262,6 +300,7 @@ def load_policies(path: Path) -> _LoadedPolicies:
         any([_asks_head(form) for form in forms]),
         any([_asks_fields(form) for form in forbids]),
         _field_names(forbids),
+        frozenset().union(*[_asked_context(form) for form in forms]),
     )
 
 
@@ -358,6 +397,19 @@ def _asks_head(form: Any) -> bool:
             if isinstance(part.get(op), dict) and part[op].get("attr") in _HEAD:
                 return True
     return False
+
+
+def _asked_context(form: Any) -> frozenset[str]:
+    """The members of the context that a policy asks for; all of them, if it takes it as a whole."""
+    uses = sum([part.get("Var") == "context" for part in _parts(form)])
+    found: set[str] = set()
+    for part in _parts(form):
+        for op in (".", "has"):
+            asked = part.get(op)
+            if isinstance(asked, dict) and asked.get("left") == {"Var": "context"}:
+                found.add(str(asked["attr"]))
+                uses -= 1
+    return frozenset(_CONTEXT_SECONDS) if uses else frozenset(found & _CONTEXT_SECONDS.keys())
 
 
 def _asks_fields(form: Any) -> bool:
@@ -476,6 +528,24 @@ def request_of(
     what = _resource_entities(resource)
     request = {"principal": who, "action": _entity("Action", action), "resource": what[0]["uid"]}
     return {**request, "context": {}}, entities + what
+
+
+def context_of(now_us: int, address: str | None) -> dict[str, Any]:
+    """Return the context of a request in the form of Cedar: when it is made, and from where."""
+    at = datetime.fromtimestamp(now_us // 1_000_000, UTC)
+    moment = {"fn": "datetime", "arg": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    context = {"at": {"__extn": moment}, "hour": at.hour, "weekday": at.isoweekday()}
+    if address is not None and _is_ip(address):
+        context["address"] = {"__extn": {"fn": "ip", "arg": address}}
+    return context
+
+
+def _is_ip(address: str) -> bool:
+    """False of what Cedar cannot compare, such as the name of a socket: then it has no address."""
+    try:
+        return bool(ipaddress.ip_address(address)) and "%" not in address
+    except ValueError:
+        return False
 
 
 def _resource_entities(resource: Resource) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +28,15 @@ from limpet.security.access import (
     Resource,
     ResourceKind,
 )
+from limpet.security.policies import CedarPolicies
 
 _EXPECTED: Final[Mapping[str, bool]] = {"allow": True, "deny": False}
 _PRINCIPAL: Final = ("role", "app", "user", "task")
 _NAMES: Final = frozenset(
-    {"principal", *_PRINCIPAL, "action", "resource", "kind", "phase", "expect", "policy"}
+    (
+        *("principal", *_PRINCIPAL, "action", "resource", "kind", "phase", "expect", "policy"),
+        *("address", "at"),
+    )
 )
 _ATTRIBUTE: Final = "principal."  # the beginning of a column of attributes
 _LABEL: Final = "label."
@@ -46,6 +51,8 @@ class PolicyCase(msgspec.Struct, frozen=True):
     resource: Resource
     allowed: bool
     policy: str | None = None  # which is expected to decide
+    address: str | None = None
+    at_us: int | None = None  # None: now
 
 
 class CaseResult(msgspec.Struct, frozen=True):
@@ -70,7 +77,9 @@ def run_cases(cases: Sequence[PolicyCase], deciders: Sequence[Decider]) -> list[
 def _decided(case: PolicyCase, deciders: Sequence[Decider]) -> Decision:
     decision = Decision(True)
     for decider in deciders:
-        decision = decider.decide(case.principal, case.action, case.resource)
+        if case.at_us is not None and isinstance(decider, CedarPolicies):
+            decider = decider.at(case.at_us)
+        decision = decider.decide(case.principal, case.action, case.resource, case.address)
         if not decision.allowed:
             break
     return decision
@@ -137,7 +146,17 @@ def _case(place: str, row: Mapping[str, Any]) -> PolicyCase:
     except (InvalidInput, TypeError) as error:
         raise PolicyInvalid(place, str(error).rstrip(".")) from error
     expected = _EXPECTED[row["expect"]]
-    return PolicyCase(place, principal, row["action"], resource, expected, row.get("policy"))
+    at_us = _moment(place, row["at"]) if "at" in row else None
+    given = (row.get("policy"), row.get("address"), at_us)
+    return PolicyCase(place, principal, row["action"], resource, expected, *given)
+
+
+def _moment(place: str, at: Any) -> int:
+    try:
+        moment = datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise PolicyInvalid(place, "at is a time such as 2026-11-17T08:30:00Z") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6)
 
 
 def _resource(row: Mapping[str, Any]) -> Resource:

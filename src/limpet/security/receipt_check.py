@@ -181,6 +181,8 @@ def _begin(header: dict[str, str], receipt: dict[str, Any]) -> tuple[bytes, int]
     uid, key = json.loads(header["uid"]), json.loads(header["key"])
     if json.loads(header["format"]) != "limpet.session" or json.loads(header["version"]) != 1:
         raise NotValid("it is not an export of a session that this script reads")
+    if not isinstance(uid, str):
+        raise NotValid("the uid of the export is not a text")
     hashed = sha256(b"limpet.key\x00" + uid.encode() + b"\x00" + _canonical(key)).digest()
     if (uid, hashed) != (receipt["uid"], receipt["key_hash"]):
         raise NotValid("the export is of another session than the receipt")

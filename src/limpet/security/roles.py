@@ -64,7 +64,9 @@ class RoleRules:
     needs_head = False
     needs_newest_head = False
 
-    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Action, resource: Resource, address: str | None = None
+    ) -> Decision:
         allowed = action in self._granted(principal, resource)
         return ALLOWED if allowed else Decision(False, "access_denied", f"role.{principal.role}")
 
@@ -76,7 +78,9 @@ class RoleRules:
         named = resource.name if resource.name in AUDIT_APPS else None
         return (resource.kind, resource.app, resource.user, named)
 
-    def view(self, principal: Principal, head: Head) -> SessionView | None:
+    def view(
+        self, principal: Principal, head: Head, address: str | None = None
+    ) -> SessionView | None:
         return None
 
     def _granted(self, principal: Principal, resource: Resource) -> frozenset[Action]:

@@ -35,6 +35,8 @@ _HASHES: Final[Mapping[str, frozenset[str]]] = {
 WHOLE_STATE: Final = frozenset({FORKED, MERGED, REWOUND, MIGRATED})
 # Steps of managed tools whose results have the state of a session, and where.
 _SHOWN_STATE: Final = {"managed.session_get_snapshot": "state", "managed.memory_read": "value"}
+# Where the adapter of google-adk keeps an event as it was given: its text, or a blob of it.
+_ADK_TEXT, _ADK_BLOB = "adk", "adk_blob"
 _TELLING_CHARS: Final = 16  # a text within a hidden value that says something by itself
 
 
@@ -80,7 +82,7 @@ class FieldView(msgspec.Struct, frozen=True):
         if hashes is not None:
             data = FrozenDict({n: value for n, value in data.items() if n not in hashes})
         try:
-            left = _without(data, *_referred(hidden, event.data))
+            left = _without(_without_delta(data, ops) if hidden else data, *_referred(hidden, data))
             if left is not data:  # what the others refer to may have moved, or be gone
                 ops = tuple([resolve(op, event.data) for op in ops])
         except (InvalidInput, LookupError, TypeError):  # a reference that leads nowhere
@@ -152,6 +154,25 @@ def seen_by_all(views: Sequence[SessionView]) -> SessionView | None:
     if len(views) < 2:
         return views[0] if views else None
     return _SeenByAll(views=tuple(views))
+
+
+def _without_delta(data: FrozenDict, shown: Sequence[Op]) -> FrozenDict:
+    """The data of an event without the copy of its changes that the adapter of google-adk keeps
+    beside them: in a JSON text, of which those stay that are `shown`, or in a blob."""
+    if _ADK_BLOB in data:
+        return FrozenDict({name: value for name, value in data.items() if name != _ADK_BLOB})
+    text = data.get(_ADK_TEXT)
+    if not isinstance(text, str):
+        return data
+    names = {op.path[0] for op in shown}
+    try:
+        event = msgspec.json.decode(text, type=dict[str, Any])
+        delta = event["actions"]["state_delta"]
+        event["actions"]["state_delta"] = {n: delta[n] for n in delta if n in names}
+        left = msgspec.json.encode(event).decode()
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
+        return FrozenDict({name: value for name, value in data.items() if name != _ADK_TEXT})
+    return FrozenDict({**data, _ADK_TEXT: left})
 
 
 def _unmeasured(row: Mapping[str, Any]) -> FrozenDict:

@@ -44,13 +44,13 @@ def acting(services: Services, guard: Guard) -> Services:
     return structs.replace(whole, journal=journal, documents=documents, guard=guard, whole=whole)
 
 
-def acting_as(services: Services, principal: Principal) -> Services:
+def acting_as(services: Services, principal: Principal, address: str | None = None) -> Services:
     """The services for a principal; of an acting one, only for one that may do no more. Raises
     AccessDenied."""
     guard = services.guard
     if guard is not None:
-        return acting(services, guard.narrowed(principal))
-    return acting(services, Guard(principal, services.access))
+        return acting(services, guard.narrowed(principal, address))
+    return acting(services, Guard(principal, services.access, address=address))
 
 
 async def for_session(services: Services, key: Key, guard: Guard) -> Services:
@@ -164,7 +164,8 @@ class ActingHub(Hub):
         following = self._whole.follow(key, after, types, partials=partials)
         try:
             async for event in following:
-                if revision != self._guarded.guard.rules.revision:
+                guard = self._guarded.guard
+                if guard.needs_newest_head or revision != guard.rules.revision:
                     revision, view = await self._guarded.followed(key)
                 yield event if view is None else view.event(event)
         finally:

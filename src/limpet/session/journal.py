@@ -45,7 +45,7 @@ from limpet.store.protocol import ActsAs, Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
-    from limpet.security.audit import Audit
+    from limpet.security.audit import Audit, Reopen
     from limpet.security.guard import Deciders
     from limpet.security.policies import CedarPolicies
 
@@ -99,6 +99,7 @@ class Journal:
         self.provenance: Provenance | None = None  # if the store was opened with keys
         self.derived: BackgroundFiles | None = None  # if the store has files for people
         self._audit: Audit | None = None
+        self.reopen: Reopen | None = None  # the store, for the audit; None: it cannot be
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
         self.tracing: Tracing | None = None  # what watches turns while they run
@@ -118,7 +119,7 @@ class Journal:
         if self._audit is None:
             from limpet.security.audit import Audit
 
-            self._audit = Audit(self.store, self.commit, self.new_id)
+            self._audit = Audit(self.store, self.commit, self.new_id, self.reopen)
         return self._audit
 
     def check_open(self) -> None:

@@ -34,8 +34,7 @@ class StoreKeys:
         keep the old master beside the new one. `progress(done, total)` counts keys.
         """
         done = check_progress(progress)
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "rotate").seal.rotate(done)
+        return await (await self._approved("rotate")).seal.rotate(done)
 
     async def renew(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -48,8 +47,7 @@ class StoreKeys:
         it has until it reads something that was sealed with the new one.
         """
         of = key_of(key, user, id)
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "renew").renew(of)
+        return await (await self._approved("renew", of)).renew(of)
 
     async def status(self) -> KeysStatus:
         """The ring, its masters and how many keys each of them wraps."""
@@ -59,8 +57,11 @@ class StoreKeys:
     async def anchor(self) -> int:
         """Accept every session as it stands now, for example after a backup was restored on
         purpose; return how many were anchored."""
-        await self._services.approved_app("keys", None)
-        return await provenance_of(self._journal, "anchor").anchor_all()
+        if self._services.guard is not None:
+            return await (await self._approved("anchor")).anchor_all()
+        done = await provenance_of(self._journal, "anchor").anchor_all()
+        await self._approved("anchor")  # afterwards: before it, the audit may not be accepted
+        return done
 
     async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
         """Compare a receipt of this store with its log: findings if the session was removed, rolled
@@ -71,6 +72,22 @@ class StoreKeys:
         signing = provenance_of(self._journal, "compare")
         check_receipt(receipt, public_key=signing.seal.public_key)
         return await signing.compared(receipt.uid, receipt.version, receipt.link)
+
+    async def _approved(self, verb: str, key: Key | None = None) -> Provenance:
+        """The provenance, once the audit has what is to be done with the keys, of one session or of
+        all. Raises AccessDenied, KeysMissing."""
+        from limpet.security.access import Resource
+        from limpet.security.roles import EVERY_APP
+
+        store, guard = Resource("store", EVERY_APP, name=verb), self._services.guard
+        if guard is not None and (key is None or not guard.allows("keys", store)):
+            await guard.check("keys", store)
+            return provenance_of(self._journal, verb)
+        found = provenance_of(self._journal, verb)
+        resource = store if key is None else Resource.of(key)
+        who = "system" if guard is None else guard.principal
+        await self._journal.audit.record(who, "keys", resource, allowed=True)
+        return found
 
     @property
     def public_key(self) -> str:

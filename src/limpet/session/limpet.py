@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -88,7 +96,7 @@ from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
-from limpet.store.open import TLS, open_store
+from limpet.store.open import TLS, open_store, scheme_of
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
@@ -135,6 +143,7 @@ else:
     T = TypeVar("T")
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
+_REOPENED: Final = frozenset({"sqlite", "postgresql", "postgres"})  # what a URL can open twice
 _EACH_PAGE: Final = 200  # heads that `each` reads at a time
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
@@ -213,6 +222,7 @@ class Limpet:
 
             policies = CedarPolicies(self._policies)  # before the store: they may be refused
         store, self._ready = self._ready, None
+        given = store is not None
         provenance = self._provenance
         if self._keys is not None:
             from limpet.security.binding import open_sealed
@@ -238,12 +248,31 @@ class Limpet:
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
+        if policies is not None:
+            policies.now_us = store.now_us
+        if not given and self._seal is None and scheme_of(self.url) in _REOPENED:
+            journal.reopen = self._store_again
         self._opened = Services(journal, journal, metrics, {}, _resume_on_input, self._archive)
         if isinstance(store, DerivesFiles) and store.derived_directory is not None:
             from limpet.session.move.mirror import DerivedFiles
 
             journal.derived = DerivedFiles(self._opened, store)
         return self
+
+    async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:
+        """Open the same store once more, for another event loop; and how to close it."""
+        if self._keys is None:
+            store = await open_store(self.url)
+            return store, store.close
+        from limpet.security.binding import open_sealed
+
+        store, seal = await open_sealed(self.url, self._keys, self._keyring)
+
+        async def close() -> None:
+            await store.close()
+            await seal.close()
+
+        return store, close
 
     async def __aexit__(
         self,
@@ -269,15 +298,16 @@ class Limpet:
         elif self._ready is not None:
             await self._ready.close()
 
-    def acting_as(self, principal: Principal) -> Limpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> Limpet:
         """Return the same verbs for a principal: every read and write is checked.
 
         What it writes has `principal.id` as actor; another is refused. Lists, feeds and claims show
         only what the principal may see. It shares everything with this Limpet, and closing it
         closes nothing. Of an acting one, only a principal that may do no more can be made. Raises
-        AccessDenied.
+        AccessDenied. `address` is where the requests come from, for policies and the audit.
         """
         from limpet.security.access import Principal
+        from limpet.security.tokens import check_address
         from limpet.session.acting import acting_as
 
         if not isinstance(principal, Principal):
@@ -285,7 +315,7 @@ class Limpet:
                 f"acting_as takes a limpet.Principal, not {described(principal)}. Make one: "
                 "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
             )
-        return self._with(acting_as(self._services, principal))
+        return self._with(acting_as(self._services, principal, check_address(address)))
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -1187,7 +1217,7 @@ class Limpet:
         try:
             return await erase_session(services, of, forks, by)
         except SessionHasForks as error:
-            raise SessionHasForks(of, self._services.visible(error.forks)) from None
+            raise SessionHasForks(of, await self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1204,9 +1234,10 @@ class Limpet:
 
         key_of(Key(app, user, "any"))  # refuses what could not be one
         by = self._services.eraser(check_actor(actor))
-        services = await self._services.approved_app("erase", app, user)
+        services = await self._services.approved_user_end(app, user)
         done, visible = await erase_user(services, app, user, by), self._services.visible
-        return replace(done, forks=visible(done.forks), children=visible(done.children))
+        forks, children = await visible(done.forks), await visible(done.children)
+        return replace(done, forks=forks, children=children)
 
     # --- the audit ---------------------------------------------------------------------------
 

@@ -95,9 +95,15 @@ class Services(msgspec.Struct, frozen=True, eq=False):
                 await self._guarded.check_forks(key)
         return self.system
 
-    def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
+    async def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
         """Those of the sessions that may be named to who asks."""
-        return tuple(keys) if self.guard is None else self._guarded.listed(keys)
+        return tuple(keys) if self.guard is None else await self._guarded.listed(keys)
+
+    async def approved_user_end(self, app: str, user: str) -> Services:
+        """The same for erasing a user, with each of the sessions."""
+        if self.guard is not None:
+            await self._guarded.check_user_end(app, user)
+        return self.system
 
     async def approved_app(
         self, action: Action, app: str | None, user: str | None = None

@@ -440,7 +440,7 @@ class Session(Handle, Generic[S]):
             try:
                 return writer.publish(prepared, check_attempt(attempt))
             except AccessDenied:
-                await writer.journal.audit.settle()  # durable before it is answered
+                await writer.journal.audit.settle(strict=True)  # durable before it is answered
                 raise
         if attempt != 1:
             check_attempt(attempt, partial=False)

@@ -9,7 +9,7 @@ was, so it cannot harm its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import UNSET, structs
 
@@ -51,9 +51,12 @@ from limpet.model import (
     scope_ops,
 )
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
+from limpet.model.facts.creation import FORKED
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.scopes import ScopeLimits, Scopes, Sizes
+
+_STARTS: Final = frozenset({CREATED, FORKED})
 
 
 class View(Protocol):
@@ -309,6 +312,8 @@ class Plan:
         """Compare the commit's conditions with what is there; the fold to record onto."""
         key, expect = commit.key, commit.expect
         first = commit.drafts[0]
+        if len(commit.drafts) > 1 and any([_is_start(draft) for draft in commit.drafts[1:]]):
+            raise InvalidEvent("a session begins once, with its first event")
         creates = first.type == CREATED or commit.base is not None
         creates = creates and (expect == 0 or first.origin is not None)
         if fold is None:
@@ -321,6 +326,8 @@ class Plan:
             if creates:
                 raise SessionExists(key)
             raise SessionConflict(key, "session", expect, fold.head.version)
+        if _is_start(first):
+            raise SessionExists(key)
         fence = commit.fence if commit.release is None else commit.release.fence
         if commit.release is not None and not is_of(commit.release, fold.head):
             raise SessionFenced(key, commit.release.fence, fold.head.fence)
@@ -488,6 +495,11 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
+
+
+def _is_start(draft: Prepared) -> bool:
+    """True if a session begins with this event. What another store recorded has its place."""
+    return draft.type in _STARTS and draft.origin is None
 
 
 def _repeat_of(event: Event | None) -> Event | None:

@@ -218,7 +218,9 @@ class Counting(RoleRules):
         self.asked = 0
         self.denies = False
 
-    def decide(self, principal: Principal, action: Any, resource: Resource) -> Decision:
+    def decide(
+        self, principal: Principal, action: Any, resource: Resource, address: str | None = None
+    ) -> Decision:
         self.asked += 1
         return Decision(False, "policy_denied", "changed") if self.denies else ALLOWED
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
@@ -536,9 +537,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def acting_as(self, principal: Principal) -> SyncLimpet:
+    def acting_as(self, principal: Principal, *, address: str | None = None) -> SyncLimpet:
         acting = SyncLimpet.__new__(SyncLimpet)
-        Facade.__init__(acting, self._loop.call(self._of.acting_as, principal), self._loop)
+        made = self._loop.call(partial(self._of.acting_as, principal, address=address))
+        Facade.__init__(acting, made, self._loop)
         acting._owns_loop = False
         return acting
 

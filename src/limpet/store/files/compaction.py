@@ -61,7 +61,7 @@ def finish(state: FilesState) -> None:
     state.log.trim()
 
 
-class Moved(msgspec.Struct):
+class NewPlaces(msgspec.Struct):
     """Where compaction has put what an entry refers to."""
 
     frames: array[int] | None
@@ -143,22 +143,24 @@ class Compaction:
 
     def _write(
         self, file: FrameFile, merged: set[int]
-    ) -> tuple[dict[int, Moved], dict[tuple[str, str, str], Moved]]:
+    ) -> tuple[dict[int, NewPlaces], dict[tuple[str, str, str], NewPlaces]]:
         index = self._state.index
-        moved: dict[int, Moved] = {}
+        moved: dict[int, NewPlaces] = {}
         for entry in list(index.by_row.values()):
             last = _kept_upto(index, entry)
             lines = (self._event(entry, seq) for seq in _seqs(entry, merged, last))
             frames = self._frames(file, entry, lines, merged, last)
-            made = Moved(frames, written=(_first_written(entry, merged), last))
+            made = NewPlaces(frames, written=(_first_written(entry, merged), last))
             made.snapshots = self._snapshots(file, entry, merged, last)
             made.base = self._single(file, entry.base, merged)
             moved[entry.row] = made
-        names: dict[tuple[str, str, str], Moved] = {}
+        names: dict[tuple[str, str, str], NewPlaces] = {}
         for owner, owned in list(index.names.items()):
             for name, each in list(owned.items()):
                 lines = (self._line(each, number) for number in _seqs(each, merged, each.last))
-                names[(*owner, name)] = Moved(self._frames(file, each, lines, merged, each.last))
+                names[(*owner, name)] = NewPlaces(
+                    self._frames(file, each, lines, merged, each.last)
+                )
         return moved, names
 
     def _frames(
@@ -282,8 +284,8 @@ class Compaction:
 
     def _swap(
         self,
-        moved: dict[int, Moved],
-        names: dict[tuple[str, str, str], Moved],
+        moved: dict[int, NewPlaces],
+        names: dict[tuple[str, str, str], NewPlaces],
         feed: list[tuple[int, int]],
     ) -> None:
         index = self._state.index

@@ -1,0 +1,277 @@
+"""Attacks by a principal that speaks the store protocol itself, as a remote client can.
+
+Whatever a commit holds, and however it is put together, it is decided by what it does: each test
+is one way that a commit, or a verb over many sessions, could go around a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import limpet
+from limpet import AccessDenied, FieldAccess, Isolation, Key, Limpet, Principal
+from limpet.errors import InvalidEvent, SessionExists
+from limpet.model import Commit, Draft
+from limpet.model.facts.creation import created
+from limpet.model.facts.running.children import child_created, child_ended, delegated
+from limpet.model.facts.schema import migrated
+from limpet.session.limpet import journal_of
+from limpet.store.protocol import Exchange, Standing
+
+AGENT = Principal("agent:main", role="agent", app="support", user="ada")
+CRITIC = Principal("agent:critic", role="agent", app="support", user="ada")
+OWNER = Principal("user:ada", role="owner", app="support", user="ada")
+PER_AGENT = Isolation("per_agent", agents={"agent:critic": FieldAccess(owns=("draft",))})
+
+
+@pytest.fixture
+async def opened(url: str) -> AsyncIterator[Limpet]:
+    async with limpet.open(url) as lp:
+        yield lp
+
+
+stores = pytest.mark.parametrize("url", ["memory", "sqlite", "postgresql"], indirect=True)
+
+
+async def denied(call: Any) -> AccessDenied:
+    with pytest.raises(AccessDenied) as caught:
+        await call
+    return caught.value
+
+
+# --- a session that begins again -----------------------------------------------------------------
+
+
+@stores
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("who", [AGENT, CRITIC])
+async def test_nobody_writes_to_a_session_by_beginning_it_again(
+    opened: Limpet, who: Principal, first: bool
+) -> None:
+    """Else what isolation keeps would be decided as of a session that is not there yet."""
+    s = await opened.create("support", "ada", "c1", state={"salary": 5}, isolation=PER_AGENT)
+    journal = journal_of(opened.acting_as(who))
+    change = journal.prepare(Draft(type="note.made", set={"salary": 6}), None)
+    begin = journal.prepare(created(s.key), None)
+    drafts = (begin, change) if first else (change, begin)
+    assert (await denied(journal.commit([Commit(s.key, drafts)]))).action == "create"
+    assert (await opened.get(s.key)).values == {"salary": 5}
+
+
+@stores
+async def test_a_log_has_one_beginning(opened: Limpet) -> None:
+    """Not even one who may do everything gives a session another isolation later."""
+    s = await opened.create("support", "ada", "c1", isolation=PER_AGENT)
+    journal = journal_of(opened)
+    begin = journal.prepare(created(s.key), "system")
+    note = journal.prepare(Draft(type="note.made"), "system")
+    with pytest.raises(SessionExists):
+        await journal.commit([Commit(s.key, (begin,))])
+    with pytest.raises(InvalidEvent, match="begins once"):
+        await journal.commit([Commit(s.key, (note, begin))])
+    assert (await opened.get(s.key)).isolation.model == "per_agent"
+
+
+# --- what delegating lets in ---------------------------------------------------------------------
+
+
+async def delegation(lp: Limpet, id: str = "parent", **more: Any) -> tuple[Any, list[Commit]]:
+    """A journal of an agent, and commits by which it delegates to another app."""
+    parent = await lp.create("support", "ada", id)
+    journal = journal_of(lp.acting_as(AGENT))
+    child = Key("billing", "ada", "kid")
+    begin = journal.prepare(created(child), None)
+    works = journal.prepare(delegated(parent.key, parent.head.uid, "t", 1), None)
+    named = journal.prepare(child_created(child, begin.id, 1, "0" * 64, None), None)
+    note = journal.prepare(Draft(type="note.made", **more), None)
+    here = Commit(parent.key, (named,), uid=parent.head.uid)
+    return journal, [here, Commit(child, (begin, works, note), 0)]
+
+
+@stores
+async def test_who_delegates_to_an_app_does_not_write_its_shared_names(opened: Limpet) -> None:
+    """A child may be created in another app; what that app's sessions share is not the agent's."""
+    for name in ("app:rate", "user:vip"):
+        journal, commits = await delegation(opened, f"to {name}", set={name: 1})
+        assert (await denied(journal.commit(commits))).resource.endswith(f"#{name}")
+    assert await opened.names("billing", "ada") == {}
+    journal, commits = await delegation(opened, set={"mine": 1})
+    await journal.commit(commits)
+
+
+async def test_a_child_is_no_way_to_conditions_and_states_of_another_app() -> None:
+    """Kin is let in for what it says, not for what stands beside it in a commit."""
+    async with limpet.open("memory://") as lp:
+        journal, (here, there) = await delegation(lp)
+        asking = Commit(there.key, there.drafts, 0, guards={"app:rate": 0})
+        await denied(journal.commit([here, asking]))
+
+
+async def test_a_policy_forbids_delegating_to_an_app(tmp_path: Path) -> None:
+    """The user's policies are asked about a child as about every other session."""
+    (tmp_path / "p.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        '@id("no-billing") forbid(principal, action == Action::"create", resource in '
+        'App::"billing");\n'
+    )
+    async with limpet.open("memory://", policies=tmp_path / "p.cedar") as lp:
+        journal, commits = await delegation(lp)
+        assert (await denied(journal.commit(commits))).policy == "no-billing"
+
+
+async def test_what_a_child_tells_its_parent_changes_no_field_of_it() -> None:
+    """A parent may be of a task that the child's agent is kept out of."""
+    async with limpet.open("memory://") as lp:
+        parent = await lp.create(
+            "support", "ada", "p", state={"n": 0}, isolation=Isolation("per_task", task="other")
+        )
+        child = await lp.create("support", "ada", "kid")
+        await child.record(delegated(parent.key, parent.head.uid, "t", 1), actor="system")
+        await parent.record(
+            child_created(child.key, child.head.uid, 1, "0" * 64, None), actor="system"
+        )
+        journal = journal_of(lp.acting_as(AGENT))
+        end = child_ended(child.key, child.head.uid, "end_turn", summary=None, output=None)
+        mine = Commit(child.key, (journal.prepare(Draft(type="note.made"), None),))
+        forged = Draft(type="note.made", set={"n": 1})
+        told = journal.prepare(end, None)
+        both = (told, journal.prepare(forged, None))
+        await denied(journal.commit([mine, Commit(parent.key, both, uid=parent.head.uid)]))
+        changed = journal.prepare(structs.replace(end, set={"n": 1}), None)
+        await denied(journal.commit([mine, Commit(parent.key, (changed,), uid=parent.head.uid)]))
+        assert (await lp.get(parent.key)).values == {"n": 0}
+
+
+# --- policies of fields --------------------------------------------------------------------------
+
+
+async def test_who_may_not_write_a_field_does_not_change_who_may() -> None:
+    """A migration carries the policies of its class: it does not lift one from below."""
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("support", "ada", "c1", state={"salary": 1})
+        policies = {"salary": {"write": ["owner"]}}
+        await s.record(migrated(None, "1.0", field_policies=policies), actor="system")
+        journal = journal_of(lp.acting_as(AGENT))
+        fact = migrated("1.0", "1.1", field_policies={})
+        draft = journal.prepare(fact, None)
+        refused = await denied(journal.commit([Commit(s.key, (draft,))]))
+        assert (refused.denial, refused.resource) == (
+            "field_access_denied",
+            "support/ada/c1#salary",
+        )
+        owner = journal_of(lp.acting_as(OWNER))
+        await owner.commit([Commit(s.key, (owner.prepare(fact, None),))])
+
+
+# --- verbs over many sessions --------------------------------------------------------------------
+
+
+@stores
+async def test_a_user_is_not_erased_with_a_session_that_may_not_be(opened: Limpet) -> None:
+    """One who works on a task does not end those of another by erasing everything."""
+    await opened.create("support", "ada", "c1", isolation=Isolation("per_task", task="a"))
+    other = opened.acting_as(
+        Principal("user:ada", role="owner", app="support", user="ada", task="b")
+    )
+    assert (await denied(other.erase_user("support", "ada"))).denial == "cross_task_access_denied"
+    store: Any = journal_of(other).store
+    await denied(store.erase_user("support", "ada"))
+    assert (await opened.get("support", "ada", "c1")).version == 1
+
+
+async def test_a_policy_that_keeps_a_session_keeps_it_from_erasing_its_user(tmp_path: Path) -> None:
+    (tmp_path / "p.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        '@id("gold-is-kept") forbid(principal, action == Action::"erase", resource is Session)\n'
+        'when { resource.hasTag("plan") && resource.getTag("plan") == "gold" };\n'
+    )
+    async with limpet.open("memory://", policies=tmp_path / "p.cedar") as lp:
+        await lp.create("support", "ada", "c1", labels={"plan": "gold"})
+        acting = lp.acting_as(OWNER)
+        assert (await denied(acting.erase_user("support", "ada"))).policy == "gold-is-kept"
+        await denied(acting.erase("support", "ada", "c1"))
+
+
+async def test_forks_and_exchanges_are_decided_by_isolation_too() -> None:
+    """Not by the key alone."""
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("support", "ada", "c1", isolation=Isolation("per_task", task="a"))
+        plain = await lp.create("support", "ada", "c2")
+        other = lp.acting_as(
+            Principal("user:ada", role="owner", app="support", user="ada", task="b")
+        )
+        store: Any = journal_of(other).store
+        head = s.head
+        standing = Standing(head.uid, head.version)
+        await denied(store.exchange([Exchange(s.key, standing, None)]))
+        fork = await plain.fork(actor="system")
+        assert await store.forks(plain.key) == (fork.key,)
+
+
+# --- followers -----------------------------------------------------------------------------------
+
+
+async def test_a_follower_is_cut_when_a_label_forbids_it(tmp_path: Path) -> None:
+    """A policy on labels is decided on the newest head, also for one who has followed before."""
+    (tmp_path / "p.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        '@id("closed") forbid(principal, action == Action::"read", resource is Session)\n'
+        'when { resource.hasTag("closed") };\n'
+    )
+    async with limpet.open("memory://", policies=tmp_path / "p.cedar") as lp:
+        s = await lp.create("support", "ada", "c1")
+        events = lp.acting_as(OWNER).session(s.key).follow()
+        assert (await anext(events)).type == "session.created"
+        await s.label({"closed": "yes"}, actor="system")
+        await s.append("note.made", {"text": "secret"}, actor="system")
+        assert (await denied(anext(events))).policy == "closed"
+
+
+# --- the façade without await --------------------------------------------------------------------
+
+
+def test_the_sync_facade_shows_no_hidden_field_and_no_foreign_session(tmp_path: Path) -> None:
+    """It is the same guard, by every object that it hands out."""
+    canary = "canary-of-the-hidden-field"
+    with limpet.open_sync(f"sqlite:///{tmp_path}/store.db") as lp:
+        s = lp.create(
+            "support", "ada", "c1", state={"salary": canary, "draft": "d"}, isolation=PER_AGENT
+        )
+        s.append("note.made", {"text": canary}, set={"salary": canary}, actor="user:ada", id="n")
+        lp.create("support", "bob", "b1", state={"text": canary})
+        acting = lp.acting_as(CRITIC)
+        mine = acting.get(s.key)
+        followed = mine.follow()
+        watched = acting.watch(key=s.key)
+        shown = [
+            (mine.values, mine.events, mine.head, mine.envelope()),
+            (mine.read(), mine.read_ids(["n"]), mine.messages(), mine.context()),
+            (mine.history.at(1), mine.history.diff(1), mine.history.blame("salary")),
+            [(each.values, each.events) for each in acting.get_many([s.key]) if each],
+            acting.list(app="support", state=True),
+            acting.app("support").get("ada", "c1").values,
+            [next(followed), next(followed)],
+            [next(watched), next(watched)],
+        ]
+        followed.close()
+        watched.close()
+        assert canary not in repr(shown)
+        assert mine.values == {"draft": "d"}
+        for call in (
+            lambda: acting.get("support", "bob", "b1"),
+            lambda: acting.session(("support", "bob", "b1")).read(),
+            lambda: acting.list(app="support", user="bob"),
+            lambda: acting.names("support", "bob"),
+            lambda: acting.export(s.key, tmp_path / "x.limpet"),
+            lambda: mine.fork(),
+            lambda: mine.append("note.made", set={"salary": 1}),
+            lambda: acting.acting_as(OWNER),
+        ):
+            with pytest.raises(AccessDenied):
+                call()
+        assert not (tmp_path / "x.limpet").exists()
