@@ -120,6 +120,7 @@ class Follower:
     def __init__(self, port: int, session: str, late: list[float]) -> None:
         self._port, self._session, self._late = port, session, late
         self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._count, self._came = 0, asyncio.Event()
 
     async def reach(self, count: int) -> None:
@@ -129,9 +130,9 @@ class Follower:
             await self._came.wait()
 
     async def open(self) -> None:
-        self._reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         path = f"/v1/sessions/{self._session}/events/stream"
-        writer.write(f"GET {path} HTTP/1.1\r\n{_HEADERS}\r\n".encode())
+        self._writer.write(f"GET {path} HTTP/1.1\r\n{_HEADERS}\r\n".encode())
         while b": open" not in await self._reader.readline():
             pass
 

@@ -27,13 +27,14 @@ from limpet.server.service import Service
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    """Every route under /v1; what is not offered is answered in the form of the wire too."""
+    """Every route under /v1, those that are asked most first: a request is compared with one after
+    another. What is not offered is answered in the form of the wire too."""
     return [
-        *agents.routes(service),
-        *work.routes(service),
         *events.routes(service),
         *stream.routes(service),
         *sessions.routes(service),
+        *agents.routes(service),
+        *work.routes(service),
         *resources.routes(service),
         *vaults.routes(service),
         *files.routes(service),

@@ -14,10 +14,10 @@ def routes(service: Service) -> list[BaseRoute]:
     return [
         *operation.routes(service),
         *store.routes(service),
+        *managed.routes(service),  # before ours, which are asked less often
         *own.routes(service),
         *sessions.routes(service),
         *fleet.routes(service),
         *agui.routes(service),
         *studio.routes(service),
-        *managed.routes(service),
     ]
