@@ -1,7 +1,7 @@
 """A process whose child is forked by C code, which runs no hooks of Python's: SEQ or code of each.
 
-In an interpreter of its own: such a child hangs if another thread wants the interpreter just then,
-and a process that runs many tests has such threads.
+In an interpreter of its own: in a process that had run many tests such a child hung within the fork,
+probably because another thread wanted the interpreter just then.
 """
 
 from __future__ import annotations
