@@ -1,6 +1,6 @@
 """A process whose child is forked by C code, which runs no hooks of Python's: SEQ or code of each.
 
-In an interpreter of its own: in a process that had run many tests such a child hung within the fork,
+In an interpreter of its own: in a process that had run many tests such a child hung in the fork,
 probably because another thread wanted the interpreter just then.
 """
 
