@@ -200,13 +200,16 @@ class Measured(msgspec.Struct, frozen=True):
         return abs(self.predicted - self.found) / self.found
 
 
+_COPIES = 5
+
+
 async def measured(sessions: int = 200, events: int = 10) -> list[Measured]:
-    """Bytes and the time of a copy, of a store and of one four times as large."""
+    """Bytes and the processor time of a copy, of a store and of one four times as large."""
     small = await _one(sessions, events)
     large = await _one(4 * sessions, events)
     return [
         Measured("bytes on disk", 4 * small[0], large[0]),
-        Measured("seconds of a copy", 4 * small[1], large[1]),
+        Measured("processor seconds of a copy", 4 * small[1], large[1]),
     ]
 
 
@@ -220,11 +223,16 @@ async def _one(sessions: int, events: int) -> tuple[float, float]:
                 for _ in range(events):
                     s.append_soon("agent.said", {"text": text}, actor="agent:a", inc={"n": 1})
             await lp.flush()
-            async with limpet.open("memory://") as other:
-                began = time.perf_counter()
-                await lp.copy(app="scale", to=other)
-                seconds = time.perf_counter() - began
+            # Of the process, and the least of several: others who use the machine do not count.
+            seconds = min([await _copied(lp) for _ in range(_COPIES)])
         return float(file.stat().st_size), seconds
+
+
+async def _copied(lp: limpet.Limpet) -> float:
+    async with limpet.open("memory://") as other:
+        began = time.process_time()
+        await lp.copy(app="scale", to=other)
+        return time.process_time() - began
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -271,8 +279,7 @@ def compare(clusters: int, skew: float) -> list[tuple[str, float, float]]:
 def main() -> int:
     well = report()
     for each in asyncio.run(measured()):
-        timed = "seconds" in each.what  # a busy machine decides those: shown, not judged
-        well &= timed or each.off <= WITHIN
+        well &= each.off <= WITHIN
         sys.stdout.write(
             f"measured {each.what}: predicted {each.predicted:,.3g}, found {each.found:,.3g} "
             f"({each.off:.0%} off)\n"

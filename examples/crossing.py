@@ -1,7 +1,9 @@
-"""One session that goes from google-adk to LangGraph to openai-agents. No network: scripted models.
+"""One session that goes from google-adk to LangGraph, pydantic-ai and openai-agents. No network:
+the models are the frameworks' own for tests, or scripted where a framework has none.
 
     python examples/crossing.py adk sqlite:///trip.db "I fly to Oslo."
     python examples/crossing.py langgraph sqlite:///trip.db "It is for work."
+    python examples/crossing.py pydantic-ai sqlite:///trip.db "I need a hotel."
     python examples/crossing.py openai-agents sqlite:///trip.db "What do you know?"
 
 Each framework needs its extra. They need not be installed together: each line may run in an
@@ -22,7 +24,7 @@ Harness = Callable[[limpet.Turn], Awaitable[None]]
 
 
 def answer(texts: Sequence[str]) -> str:
-    """What each of the three models says: all that it was told."""
+    """What each of the models says: all that it was told."""
     return f"I know {len(texts)} messages: {' | '.join(texts)}"
 
 
@@ -62,7 +64,8 @@ def adk(_: limpet.Limpet) -> Harness:
 
 
 def langgraph(lp: limpet.Limpet) -> Harness:
-    """A graph of one node."""
+    """A graph of one node, on LangChain's own fake model."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage
     from langgraph.graph import START, MessagesState, StateGraph
 
@@ -70,10 +73,27 @@ def langgraph(lp: limpet.Limpet) -> Harness:
 
     async def model(state: Any) -> dict[str, Any]:
         texts = [message.text for message in state["messages"] if message.type != "tool"]
-        return {"messages": [AIMessage(answer([text for text in texts if text]))]}
+        said = AIMessage(answer([text for text in texts if text]))
+        return {"messages": [await GenericFakeChatModel(messages=iter([said])).ainvoke([])]}
 
     builder = StateGraph(MessagesState).add_node("model", model).add_edge(START, "model")
     return as_harness(builder, lp)
+
+
+def pydantic_ai(_: limpet.Limpet) -> Harness:
+    """An agent on pydantic-ai's own FunctionModel."""
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, TextPart, UserPromptPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    from limpet.adapters.pydantic_ai import as_harness
+
+    async def speak(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str]:
+        parts = [part for message in messages for part in message.parts]
+        texts = [part.content for part in parts if isinstance(part, TextPart | UserPromptPart)]
+        yield answer([text for text in texts if isinstance(text, str)])
+
+    return as_harness(Agent(FunctionModel(stream_function=speak)))
 
 
 def openai_agents(_: limpet.Limpet) -> Harness:
@@ -99,7 +119,12 @@ def openai_agents(_: limpet.Limpet) -> Harness:
     return as_harness(Agent(name="Assistant", model=Scripted()))
 
 
-HARNESSES = {"adk": adk, "langgraph": langgraph, "openai-agents": openai_agents}
+HARNESSES = {
+    "adk": adk,
+    "langgraph": langgraph,
+    "pydantic-ai": pydantic_ai,
+    "openai-agents": openai_agents,
+}
 
 
 async def main(framework: str, url: str, text: str) -> None:

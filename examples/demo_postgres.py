@@ -12,13 +12,16 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import demo
 from demo import KEY, Broken, a_table, claim, console, scene
+from rich.table import Table
 
 import limpet
 
@@ -27,6 +30,8 @@ sys.path.append(str(Path(__file__).parents[1]))  # the server is the one that th
 from tests.support.postgres import Server
 
 KILLS = 2
+COUNTS = 60
+TICKETS = 500
 WORDS = 25
 WAIT_SECONDS_MAX = 60.0
 
@@ -56,14 +61,14 @@ def main() -> int:
 async def tour(server: Server) -> None:
     await greet(server)
     async with limpet.open(server.url) as lp:
-        await demo.talk(lp)
+        await talk(lp)
     await demo.crash(server.url)
     async with limpet.open(server.url) as lp:
         await outlive(lp, server)
-        await demo.share(lp, server.url)
-        await demo.isolate(lp)
+        await share(lp, server.url)
+        await isolate(lp)
         await verify(lp, server)
-        await demo.show(lp)
+        await show(lp)
 
 
 # --- the scenes ---------------------------------------------------------------------------------
@@ -75,6 +80,34 @@ async def greet(server: Server) -> None:
         version, fsync, sync = [await conn.fetchval(f"SHOW {name}") for name in names]
     scene("A real server", f"PostgreSQL {version}, on a socket of its own.")
     claim(fsync == sync == "on", "it acknowledges nothing that is not on the disk")
+
+
+async def talk(lp: limpet.Limpet) -> None:
+    scene("A session is a log of events", "Events and their changes to state are one commit.")
+    session = await lp.create(
+        KEY.app,
+        KEY.user,
+        id=KEY.id,
+        state={"user:lang": "en", "app:visits": 0, "app:tickets": TICKETS},
+        labels={"plan": "gold"},
+    )
+    question = await session.append(
+        "user.message",
+        {"text": "I was charged twice."},
+        actor="user:ada",
+        add={"topics": ["billing"]},
+        inc={"app:visits": 1},
+    )
+    await session.append(
+        "agent.tool_used",
+        {"tool": "list_charges"},
+        actor="agent:main",
+        trace=limpet.Trace(cause=question.id),
+        set={"refund": {"eur": 12, "status": "open"}},
+        add={"topics": ["refund"]},
+    )
+    claim(session.version == 3, "three events: created, asked, looked up")
+    claim(session.state["topics"] == ["billing", "refund"], "and the state that follows from them")
 
 
 async def outlive(lp: limpet.Limpet, server: Server) -> None:
@@ -110,6 +143,38 @@ async def check(lp: limpet.Limpet, told: list[str], seen: list[limpet.Event], be
     claim(session.state["words"] == words, "and the state has counted each of them once")
 
 
+async def share(lp: limpet.Limpet, url: str) -> None:
+    scene("Two processes, one counter", "Both count visits and take tickets in app: state.")
+    before = (await lp.get(KEY)).state
+    with console.status("counting …"):
+        grace = demo.start("counter.py", url, KEY.app, "grace", str(COUNTS))
+        alan = demo.start("counter.py", url, KEY.app, "alan", str(COUNTS))
+        async with grace as one, alan as other:
+            codes = await one.wait(), await other.wait()
+    after = (await lp.get(KEY)).state
+    visits = after["app:visits"] - before["app:visits"]
+    tickets = before["app:tickets"] - after["app:tickets"]
+    claim(codes == (0, 0), "both processes finished")
+    claim(visits == 2 * COUNTS, f"2 × {COUNTS} visits counted, none lost")
+    claim(tickets == 2 * COUNTS, f"2 × {COUNTS} tickets taken by read and write, none twice")
+
+
+async def isolate(lp: limpet.Limpet) -> None:
+    scene("Who sees what", "app: is shared by an app, user: by one user's sessions.")
+    first = await lp.get(KEY)
+    second = await lp.create(KEY.app, KEY.user)
+    grace = (await lp.list(app=KEY.app, user="grace")).items[0].key
+    others = await lp.get(grace)
+    table = a_table("name", "ada", "ada, another session", "grace")
+    for name in ("app:visits", "user:lang", "refund"):
+        table.add_row(name, *[short(s.state.get(name, "–")) for s in (first, second, others)])
+    console.print(table)
+    claim(second.state["user:lang"] == "en", "ada's new session knows her language")
+    claim(others.state["user:lang"] == "fr", "grace has her own")
+    stranger = await lp.find((KEY.app, "grace", KEY.id))
+    claim(stranger is None, "the id of ada's session opens nothing under grace's name")
+
+
 async def verify(lp: limpet.Limpet, server: Server) -> None:
     scene("Nothing changes unseen", "Not even for the administrator of the database.")
     report = await lp.maintenance.verify()
@@ -123,6 +188,17 @@ async def verify(lp: limpet.Limpet, server: Server) -> None:
         console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
         await conn.execute(forge, "user:ada", "user:eve")
     claim((await lp.maintenance.verify()).ok, "and once it is put right, all is well again")
+
+
+async def show(lp: limpet.Limpet) -> None:
+    session = await lp.get(KEY, tail=3)
+    scene("The timeline", f"{session.key}, {session.version:,} events")
+    console.print(timeline(await session.read(limit=6), session.events))
+    scene("The state", "Folded from the events, with the names of ada and of the app.")
+    table = a_table("name", "scope", "value")
+    for name, value in session.state.items():
+        table.add_row(name, name.partition(":")[0] if ":" in name else "session", short(value))
+    console.print(table)
 
 
 # --- those who write and those who look on ------------------------------------------------------
@@ -185,6 +261,31 @@ async def until(true: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise Broken("the writer and the follower go on")
         await asyncio.sleep(0.01)
+
+
+def timeline(first: Sequence[limpet.Event], last: Sequence[limpet.Event]) -> Table:
+    """The beginning of a log and its end."""
+    began = first[0].at
+    table = a_table("seq", "sec", "actor", "type", "data", "changes")
+    for event in first:
+        table.add_row(*told(event, began))
+    table.add_row("…")
+    for event in last:
+        table.add_row(*told(event, began))
+    return table
+
+
+def told(event: limpet.Event, began: datetime) -> tuple[str, ...]:
+    data = event.data or {}
+    said = data.get("text") or ", ".join(f"{name}={value}" for name, value in data.items())
+    after = f"{(event.at - began).total_seconds():.1f}"
+    changes = ", ".join(dict.fromkeys(str(op.path[0]) for op in event.ops))
+    return f"{event.seq:,}", after, event.actor, event.type, short(said, 20), short(changes, 14)
+
+
+def short(value: Any, most: int = 40) -> str:
+    text = f"{value:,}" if isinstance(value, int) else f"{value}"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 if __name__ == "__main__":

@@ -32,6 +32,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_REMEMBERED: Final = 4096 -> _REMEMBERED: Final = 4097",
     ): "How many answers are remembered is not promised.",
     (
+        "limpet.security.guard",
+        "Guard.decide",
+        "self._revision = revision -> pass",
+    ): "Answers are forgotten more often: slower.",
+    (
+        "limpet.security.roles",
+        "RoleRules",
+        "needs_newest_head = False -> needs_newest_head = True",
+    ): "Heads are read more often: slower.",
+    (
         "limpet.security.roles",
         "RoleRules",
         "revision = 0 -> revision = 1",

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import limpet
-from tests.support import examples, postgres, processes, seeds, tiers
+from tests.support import examples, postgres, processes, scratch, seeds, tiers
 
 processes.heed_interrupts()
+scratch.prefer_memory()
 # What a runner asks of its own output is not for the commands under test.
 for name in ("FORCE_COLOR", "PY_COLORS", "NO_COLOR", "GITHUB_ACTIONS", "COLUMNS", "LINES"):
     os.environ.pop(name, None)

@@ -19,4 +19,5 @@ WORKLOADS: Final = {
     "P9": Workload("P9 · partial events of another process", follows.partials, peer=False),
     "P10": Workload("P10 · a turn of three steps, beside DBOS", durable.postgres, peer=False),
     "P11": Workload("P11 · turns by two worker processes", turns.turns, peer=False),
+    "P12": Workload("P12 · 64 callers at once, with a quorum", writes.quorum, peer=False),
 }

@@ -15,6 +15,7 @@ from bench import texts
 from bench.postgres import pgbench
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, at_most, ratio, row
+from tests.support.cluster import replicating
 from tests.support.postgres import empty
 
 _CALLERS = 64
@@ -117,6 +118,34 @@ async def _append(session: limpet.Session, step: int, data: Any, **more: Any) ->
 async def _lane(session: limpet.Session, payloads: list[Any], shared: dict[str, int]) -> None:
     for step, data in enumerate(payloads):
         await _append(session, step, data, inc=shared)
+
+
+def quorum(run: Run) -> list[Row]:
+    """The lanes of P2 on three servers of this machine, each commit on two of them, beside the
+    same three servers without a quorum."""
+    each = run.size(100, 40)
+    with replicating(fsync="on") as waiting, replicating(awaited=0, fsync="on") as alone:
+        readings = run.alternate(
+            {
+                "ours": lambda _: asyncio.run(_lanes(waiting.url(), each)),
+                "raw": lambda _: asyncio.run(_lanes(alone.primary.url, each)),
+            }
+        )
+    what = "a session each, two of three servers have each commit"
+    plain = row("P12", what, "per second", readings, "rate")
+    target = at_least(0.5, "× without a quorum", plain.against(plain.raw))
+    return [row("P12", what, "per second", readings, "rate", target)]
+
+
+async def _lanes(url: str, each: int) -> Numbers:
+    payloads = texts.tool_results(_CALLERS * each)
+    async with limpet.open(url) as lp:
+        user = f"{time.time_ns()}"
+        creations = (lp.create("bench", user, id=f"p12-{i}") for i in range(_CALLERS))
+        many = await asyncio.gather(*creations)
+        begin = time.perf_counter()
+        await asyncio.gather(*(_lane(many[n], payloads[n::_CALLERS], {}) for n in range(_CALLERS)))
+        return {"rate": len(payloads) / (time.perf_counter() - begin)}
 
 
 def growth(run: Run) -> list[Row]:

@@ -1,6 +1,7 @@
-"""The log store beside SQLite and a raw insert, alternating in one run.
+"""W11: the log store beside SQLite, a raw insert and the peer, alternating in one run.
 
-    python -m bench.workloads.files [ROUNDS]
+    python -m bench W11
+    python -m bench.workloads.files [ROUNDS]    # without the peer; also W3, W6 and many sessions
 
 W1, W2 (lanes, burst and append_soon), W3 (the last 20 of a long log, read again and from a store
 just opened), W6 (bytes of the log and the index after compaction, without the files for people)
@@ -10,6 +11,7 @@ and opening a store of many sessions.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 import tracemalloc
@@ -19,6 +21,8 @@ from tempfile import TemporaryDirectory
 
 import limpet
 from bench import raw, texts
+from bench.rounds import Contestant, Numbers, Run
+from bench.table import Row, at_least, ratio, row
 from bench.workloads.crowd import burst, lanes, soon
 
 _STORES = {"files": "files:///{}/files", "sqlite": "sqlite:///{}/ours.db"}
@@ -26,11 +30,46 @@ _SESSIONS = 64
 _MANY = 100_000
 
 
+def rows(run: Run) -> list[Row]:
+    """W1 and W2: "ours" is the log store; SQLite is the number that the targets name."""
+    count, each = run.size(2_000, 400), run.size(100, 20)
+
+    def measured(name: str, path: Path) -> Numbers:
+        url = _STORES[name].format(path)
+        return {"one": asyncio.run(_one(url, count)), **asyncio.run(_crowd(url, each))}
+
+    contestants: dict[str, Contestant] = {
+        "ours": lambda path: measured("files", path),
+        "sqlite": lambda path: measured("sqlite", path),
+        "raw": lambda path: {"one": _raw(path, count)},
+    }
+    run.with_peer(contestants, "crowd", sessions=_SESSIONS, each=each)
+    readings = run.alternate(contestants)
+    for rate in readings.of("peer", "lanes"):  # it has nothing like append_soon
+        readings.add("peer", {"soon": rate})
+    made = []
+    for name, what, times_sqlite, times_other in (
+        ("one", f"W1: {count:,} appends", 1.3, 1.0),
+        ("lanes", f"W2 lanes: {_SESSIONS} sessions × {each}", 1.5, 12.0),
+        ("burst", f"W2 burst: {_SESSIONS} sessions × {each}", 1.5, 12.0),
+        ("soon", f"W2 append_soon: {_SESSIONS} sessions × {each}", 1.0, 30.0),
+    ):
+        plain = row("W11", what, "per second", readings, name)
+        beside = ("× raw", plain.raw) if name == "one" else ("× peer", plain.peer)
+        targets = (
+            at_least(times_sqlite, "× SQLite", ratio(plain.ours, readings.median("sqlite", name))),
+            at_least(times_other, beside[0], plain.against(beside[1])),
+        )
+        made.append(row("W11", what, "per second", readings, name, *targets))
+    return made
+
+
 async def _one(url: str, count: int) -> float:
     """W1: appends a second, one after another."""
     payloads = texts.tool_results(count)
     async with limpet.open(url) as lp:
         session = await lp.create("bench", "ada", id="w1", state=texts.changes(0))
+        gc.collect()  # or one contestant pays for what was made before it
         begin = time.perf_counter()
         for step, data in enumerate(payloads):
             change = texts.changes(step)
@@ -46,6 +85,7 @@ async def _crowd(url: str, each: int) -> dict[str, float]:
         async with limpet.open(f"{url}-{name}") as lp:
             made = [lp.create("bench", "ada", id=f"w2-{n}") for n in range(_SESSIONS)]
             sessions = await asyncio.gather(*made)
+            gc.collect()
             begin = time.perf_counter()
             await race(lp, sessions, payloads)
             rates[name] = len(payloads) / (time.perf_counter() - begin)

@@ -1,7 +1,8 @@
 """W8: what `import limpet` costs, in fresh interpreters.
 
 Time is that of the statement, and of the whole process around it. Memory is the peak of the
-process afterwards. Raw is the same for what the store cannot do without: asyncio, apsw, msgspec.
+process afterwards. `import limpet.server` is measured too. Raw is the same for what the store
+cannot do without: asyncio, apsw, msgspec.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def rows(run: Run) -> list[Row]:
     readings = Readings()
     for number in range(run.size(15, 9)):
         run.say(f"process {number + 1}")
-        readings.add("ours", _measure("limpet"))
+        server = _measure("limpet.server")["statement"]
+        readings.add("ours", {**_measure("limpet"), "server": server})
         readings.add("raw", _measure("asyncio, apsw, msgspec"))
     found = []
     for name, what in (("statement", "the statement"), ("process", "the whole process")):
@@ -47,7 +49,12 @@ def rows(run: Run) -> list[Row]:
         targets = (at_most(100, "median", typical), at_most(100, "best", best))
         found.append(row("W8", what, "ms", readings, name, *targets))
     peak = at_most(35, "median", readings.median("ours", "peak"))
-    return [*found, row("W8", "peak memory", "MB", readings, "peak", peak)]
+    server = at_most(250, "median", readings.median("ours", "server"))
+    return [
+        *found,
+        row("W8", "peak memory", "MB", readings, "peak", peak),
+        row("W8", "import limpet.server", "ms", readings, "server", server),
+    ]
 
 
 def _measure(modules: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ from bench.peer import Peer, in_environment
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_least, row
 
-_TIMES_PEER = 5.0
+_TIMES_PEER = 6.0
 
 
 def crowd(run: Run) -> list[Row]:

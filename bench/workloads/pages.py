@@ -1,13 +1,15 @@
 """W5: a page of 50 sessions among ten thousand and among a million.
 
 By app, by user and by label; the first page, and one from the middle, reached by its cursor. Every
-second session belongs to one of twenty busy users, so that each of them has pages to turn.
+second session belongs to one of twenty busy users, so that each of them has pages to turn. Then the
+studio's fleet over HTTP: its list, the same of a phase, and its counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,16 @@ import limpet
 from bench import raw
 from bench.rounds import Numbers, Run, milliseconds, milliseconds_plain
 from bench.table import Row, at_most, row
+from limpet.server.serve import serving
 
 _PAGE = 50
 _MS_MAX = 1.0
+_FLEET_MS_MAX = 10.0
+_FLEET = {
+    "the studio's list": f"sessions?limit={_PAGE}",
+    "the studio's list of a phase": f"sessions?limit={_PAGE}&phase=active",
+    "the studio's counts": "status",
+}
 _QUERIES: dict[str, dict[str, Any]] = {
     "app": {"app": "app-1"},
     "user": {"app": "app-1", "user": "user-1"},
@@ -64,6 +73,9 @@ def rows(run: Run) -> list[Row]:
                 what = f"by {query}, {where} page of {count:,}"
                 limit = at_most(_MS_MAX, "ms", readings.median("ours", name))
                 found.append(row("W5", what, "ms", readings, name, limit))
+        for name in _FLEET:
+            limit = at_most(_FLEET_MS_MAX, "ms", readings.median("ours", name))
+            found.append(row("W5", f"{name}, {count:,} sessions", "ms", readings, name, limit))
     return found
 
 
@@ -111,7 +123,17 @@ async def _ours(path: Path, calls: int) -> Numbers:
                 turn = partial(lp.list, **args, limit=_PAGE, cursor=cursor)
                 numbers[f"{query} {where}"] = await milliseconds(turn, calls)
                 assert len((await turn()).items) == _PAGE
+        async with serving(lp, dev=True) as url:
+            for name, path_of in _FLEET.items():
+                call = partial(asyncio.to_thread, _get, f"{url}/limpet/v1/{path_of}")
+                numbers[name] = await milliseconds(call, calls)
     return numbers
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url) as answer:
+        body: bytes = answer.read()
+        return body
 
 
 async def _middle(lp: limpet.Limpet, args: dict[str, Any]) -> str:

@@ -148,8 +148,8 @@ if TYPE_CHECKING:
         AuditLog as AuditLog,
         check_audit as check_audit,
     )
-    from limpet.session.conversing.context import Context as Context
-    from limpet.session.conversing.shapes import Message as Message
+    from limpet.session.conversation.context import Context as Context
+    from limpet.session.conversation.shapes import Message as Message
     from limpet.session.documents import (
         Document as Document,
         DocumentPage as DocumentPage,
@@ -204,6 +204,10 @@ if TYPE_CHECKING:
         Span as Span,
         WakeTrace as WakeTrace,
     )
+    from limpet.session.schema.migrate import (
+        MigrationOutcome as MigrationOutcome,
+        MigrationPlan as MigrationPlan,
+    )
     from limpet.session.services import Metric as Metric
     from limpet.session.session import Session as Session
     from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
@@ -216,10 +220,6 @@ if TYPE_CHECKING:
         SyncSession as SyncSession,
     )
     from limpet.session.tokens import Tokens as Tokens
-    from limpet.session.typing.migrate import (
-        MigrationOutcome as MigrationOutcome,
-        MigrationPlan as MigrationPlan,
-    )
     from limpet.store.open import TLS
     from limpet.store.protocol import (
         Check as Check,
@@ -304,8 +304,8 @@ _HOMES = {
     "limpet.security.tokens": "Claims TokenPolicy",
     "limpet.session.limpet": "App Limpet",
     "limpet.session.audit": "AuditExport AuditLog check_audit",
-    "limpet.session.conversing.context": "Context",
-    "limpet.session.conversing.shapes": "Message",
+    "limpet.session.conversation.context": "Context",
+    "limpet.session.conversation.shapes": "Message",
     "limpet.session.documents": "Document DocumentPage Documents",
     "limpet.session.history.blame": "Blame",
     "limpet.session.history.branches": "Lineage MergedFrom",
@@ -341,7 +341,7 @@ _HOMES = {
     "limpet.session.sync.verbs": "SyncApp SyncDocuments SyncLimpet SyncSession",
     "limpet.session.sync.tokens": "SyncTokens",
     "limpet.session.tokens": "Tokens",
-    "limpet.session.typing.migrate": "MigrationOutcome MigrationPlan",
+    "limpet.session.schema.migrate": "MigrationOutcome MigrationPlan",
     "limpet.store.protocol": (
         "Check Diagnosis Erasure ErasureCertificate Erasures FeedEntry Finding Page Report "
         "Restored Seal"
@@ -379,6 +379,7 @@ def open(
     keyring: str | None = None,
     token: str | None = None,
     tls: TLS | None = None,
+    seal_for: str | None = None,
     policies: str | Path | None = None,
     node: str | None = None,
     nodes: Mapping[str, str | Limpet] | None = None,
@@ -388,7 +389,8 @@ def open(
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database · http://host:8420, a server (limpet serve):
-    `token` is the key to enter with, `tls` a limpet.Tls or the file of a CA. `keys` encrypts
+    `token` is the key to enter with, `tls` a limpet.Tls or the file of a CA; with `seal_for`, the
+    public key of the server's store (lp.keys.public_key), calls are sealed for it. `keys` encrypts
     stored bodies: env:NAME, file:///path, vault://host/mount/key, pkcs11:token/key or memory: name
     the master keys, and `keyring` is the URL of the ring of wrapped keys. `seal` is a seal of your
     own. No more than `connections` to a server are open at a time: 5 or more, 15 if not given.
@@ -410,6 +412,7 @@ def open(
         keyring=keyring,
         token=token,
         tls=tls,
+        seal_for=seal_for,
         policies=policies,
         node=node,
         nodes=nodes,
@@ -428,6 +431,7 @@ def open_sync(
     keyring: str | None = None,
     token: str | None = None,
     tls: TLS | None = None,
+    seal_for: str | None = None,
     policies: str | Path | None = None,
     node: str | None = None,
     nodes: Mapping[str, str | Limpet] | None = None,
@@ -446,6 +450,7 @@ def open_sync(
         keyring=keyring,
         token=token,
         tls=tls,
+        seal_for=seal_for,
         policies=policies,
         node=node,
         nodes=nodes,

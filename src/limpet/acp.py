@@ -22,20 +22,24 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import Event, Key, thaw
+from limpet.model.due import runnable_us
+from limpet.model.facts.phases import INIT, SUSPENDED
 from limpet.model.facts.running.requests import Request
 from limpet.security.access import Principal
-from limpet.session.conversing.pieces import ShownPieces
+from limpet.session.conversation.pieces import ShownPieces
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 
 try:
     import acp
     from acp import RequestError, schema
-    from acp.core import DEFAULT_STDIO_BUFFER_LIMIT_BYTES
+    from acp.agent.router import build_agent_router
+    from acp.core import DEFAULT_STDIO_BUFFER_LIMIT_BYTES, Connection
+    from acp.meta import AGENT_METHODS, CLIENT_METHODS
+    from acp.utils import normalize_result, notify_model, request_model
 except ModuleNotFoundError as error:
     raise ExtraMissing("agent-client-protocol", "acp") from error
 
-DELETE: Final = "limpet/session/delete"  # an extension: the package routes no deletion
 _CWD: Final = "cwd"  # the label: where the editor works
 _TITLE_CHARS_MAX: Final = 80
 _PAGE: Final = 50
@@ -48,6 +52,7 @@ _STOPS: Final[Mapping[str, str]] = {
     "budget_reached": "max_tokens",
     "requires_action": "end_turn",
 }
+_FAILED: Final = ("retries_exhausted", "budget_reached", "terminated")
 _ALLOW: Final = "allow"
 _DENY: Final = "deny"
 _AGAIN: Final = "run_again"
@@ -80,6 +85,7 @@ class AcpAgent:
             fork=schema.SessionForkCapabilities(),
             resume=schema.SessionResumeCapabilities(),
             close=schema.SessionCloseCapabilities(),
+            delete=schema.SessionDeleteCapabilities(),
         )
         prompts = schema.PromptCapabilities(image=True, embedded_context=True)
         return schema.InitializeResponse(
@@ -148,15 +154,13 @@ class AcpAgent:
         if session.status == "running" or session.head.pending or session.blocked_on:
             await session.interrupt()
 
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Delete a session, by the extension `_limpet/session/delete`."""
-        if method.lstrip("_") != DELETE:
-            raise RequestError.method_not_found(method)
-        deleted = await self._lp.delete(self._key(str(params.get("sessionId"))))
-        return {"deleted": deleted}
+    async def delete_session(self, session_id: str, **_: Any) -> Any:
+        """Delete a session. One that is gone already is fine."""
+        await self._lp.delete(self._key(session_id))
+        return schema.DeleteSessionResponse()
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Other extensions are passed over."""
+        """Extensions are passed over."""
 
     async def prompt(self, session_id: str, prompt: Sequence[Any], **_: Any) -> Any:
         """Record what the user says, and tell the editor what the turn does until it is over."""
@@ -165,23 +169,18 @@ class AcpAgent:
         await session.append("user.message", _content(prompt))
         usage = {"input": 0, "output": 0}
         stop = "end_turn"
+        _check_active(session)
+        if _has_failed(session):  # as of that commit: no turn has seen it yet
+            return _answered(_not_failed(session, str(session.stop_reason)), usage)
         async with aclosing(self._ends(session, before, usage)) as ends:
+            await session.refresh()
+            if _waits_for_answers(session) and not await self._ask(session):
+                return _answered(stop, usage)
             async for reason in ends:
                 stop = reason
                 if not await self._ask(session):  # or the turn goes on
                     break
-        if stop in ("retries_exhausted", "terminated"):
-            failure = session.runs.failure
-            why = f"The turn ended: {stop}." if failure is None else failure.message
-            raise RequestError.internal_error({"details": why})
-        return schema.PromptResponse(
-            stop_reason=_STOPS.get(stop, "end_turn"),
-            usage=schema.Usage(
-                input_tokens=usage["input"],
-                output_tokens=usage["output"],
-                total_tokens=usage["input"] + usage["output"],
-            ),
-        )
+        return _answered(_not_failed(session, stop), usage)
 
     # --- private --------------------------------------------------------------------------------
 
@@ -203,16 +202,16 @@ class AcpAgent:
         self, session: Session[Any], after: int, usage: dict[str, int]
     ) -> AsyncGenerator[str, None]:
         """Tell the editor what happens; yield the stop reason whenever nothing more does."""
-        told = _Told()
+        updates = _Told()
         async with aclosing(session.follow(after=after)) as events:
             async for event in events:
-                for update in told.updates(event):
+                for update in updates.updates(event):
                     await self._client.session_update(session.id, update)
                 _count(event, usage)
                 if event.type != _IDLE or event.data.get("stop_reason") == "rescheduling":
                     continue
                 await session.refresh()
-                waits = bool(session.blocked_on)
+                waits = bool(session.blocked_on) or _has_failed(session)
                 if session.status != "running" and (waits or not session.head.pending):
                     yield str(event.data.get("stop_reason"))
 
@@ -237,6 +236,37 @@ class AcpAgent:
                 await _settle(session, request, chosen)
             answered = True
         return answered
+
+
+def _waits_for_answers(session: Session[Any]) -> bool:
+    """True if a session waits for answers that an earlier prompt did not get: its editor left
+    before it answered. What was said now is processed after them."""
+    return session.status != "running" and bool(session.blocked_on)
+
+
+def _has_failed(session: Session[Any]) -> bool:
+    """True if a turn failed for good. Its input stays pending, as does all that is said after it:
+    no worker takes that before somebody requeues the session, or grants it more."""
+    return session.stop_reason in _FAILED and runnable_us(session.head) is None
+
+
+def _check_active(session: Session[Any]) -> None:
+    """Raise RequestError if no turn begins before somebody resumes the session, or activates it.
+    What was said is kept; a prompt that waited for that could not even be cancelled."""
+    phase = session.phase
+    if phase in (INIT, SUSPENDED) and runnable_us(session.head) is None:
+        verb = "resume" if phase == SUSPENDED else "activate"
+        why = f"The session is in phase {phase}: {verb} it, and what was said is answered."
+        raise RequestError.internal_error({"details": why})
+
+
+def _not_failed(session: Session[Any], stop: str) -> str:
+    """The reason why a turn stopped. Raises RequestError if it failed."""
+    if stop in _FAILED and stop != "budget_reached":
+        failure = session.runs.failure
+        why = f"The turn ended: {stop}." if failure is None else failure.message
+        raise RequestError.internal_error({"details": why})
+    return stop
 
 
 async def _settle(session: Session[Any], request: Request, chosen: str | None) -> None:
@@ -267,7 +297,7 @@ def _options(request: Request) -> list[Any]:
 
 
 class _Told:
-    """What the editor has been told of the message that is being said."""
+    """The part of the streaming message that the editor has already received."""
 
     def __init__(self) -> None:
         self._pieces = ShownPieces()
@@ -302,6 +332,17 @@ class _Told:
             )
             return [done]
         return []
+
+
+def _answered(stop: str, usage: Mapping[str, int]) -> Any:
+    return schema.PromptResponse(
+        stop_reason=_STOPS.get(stop, "end_turn"),
+        usage=schema.Usage(
+            input_tokens=usage["input"],
+            output_tokens=usage["output"],
+            total_tokens=usage["input"] + usage["output"],
+        ),
+    )
 
 
 def _count(event: Event, usage: dict[str, int]) -> None:
@@ -354,12 +395,45 @@ def _part(block: Any) -> dict[str, Any] | None:
     return None
 
 
+class _Editor:
+    """The editor at the other end of a connection. The package's own class routes no deletion."""
+
+    def __init__(self, agent: AcpAgent, writer: Any, reader: Any) -> None:
+        router = build_agent_router(agent, use_unstable_protocol=True)
+        router.route_request(
+            AGENT_METHODS["session_delete"],
+            schema.DeleteSessionRequest,
+            agent,
+            "delete_session",
+            adapt_result=normalize_result,
+        )
+        self.connection = Connection(router, writer, reader, listening=False)
+
+    async def session_update(self, session_id: str, update: Any) -> None:
+        notification = schema.SessionNotification(session_id=session_id, update=update)
+        await notify_model(self.connection, CLIENT_METHODS["session_update"], notification)
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any) -> Any:
+        asked = schema.RequestPermissionRequest(
+            session_id=session_id, tool_call=tool_call, options=options
+        )
+        return await request_model(
+            self.connection,
+            CLIENT_METHODS["session_request_permission"],
+            asked,
+            schema.RequestPermissionResponse,
+        )
+
+
 async def serve_stdio(lp: Limpet, app: str, user: str) -> None:
     """Speak the protocol on stdin and stdout until the editor leaves.
 
     What a harness prints goes to stderr: stdout is the protocol's.
     """
-    agent: Any = AcpAgent(lp, app, user)
+    agent = AcpAgent(lp, app, user)
     reader, writer = await acp.stdio_streams(limit=DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
+    editor = _Editor(agent, writer, reader)
+    agent.on_connect(editor)
     with redirect_stdout(sys.stderr):
-        await acp.run_agent(agent, writer, reader, use_unstable_protocol=True)
+        async with editor.connection as connection:
+            await connection.main_loop()

@@ -56,7 +56,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── ProtocolMismatch · EntryRefused
+        ├── ProtocolMismatch · EntryRefused · SealBroken
         ├── QuorumUnavailable (a StoreFailed) · ReplicaBehind
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
@@ -160,6 +160,11 @@ class LimpetError(Exception):
         return named if self._positional else {"message": str(self), **named}
 
     @property
+    def page(self) -> str:
+        """Where the documentation explains this error, below the root of its site."""
+        return f"errors/#{self.code}"
+
+    @property
     def summary(self) -> str:
         """The message without the advice, for use within another sentence."""
         return str(self).partition(". ")[0].rstrip(".")
@@ -178,7 +183,7 @@ def _rebuild(kind: type[LimpetError], *args: object) -> LimpetError:
 
 
 class InvalidInput(LimpetError, ValueError, code="input.invalid", status=400, exit_code=2):
-    """The request itself is wrong. Nothing was changed, and repeating the call does not help."""
+    """The request is wrong. Nothing was changed, and repeating the call does not help."""
 
 
 class InvalidKey(InvalidInput, code="key.invalid"):
@@ -394,8 +399,8 @@ class AccessError(LimpetError, code="access.error", status=403, exit_code=3):
 
 
 class AccessDenied(AccessError, code="access.denied"):
-    template = """{action} is not allowed on {resource} ({denial}). Ask as a principal that may do
-    it, or have its isolation or policy changed."""
+    template = """{action} is not allowed on {resource} ({denial}). Use a principal that may do
+    it, or change the isolation or the policy."""
     denial: Denial
     action: str
     resource: str
@@ -442,14 +447,13 @@ class TokenSessionInvalid(TokenError, code="token.session_invalid"):
 class TokenUserMismatch(TokenError, code="token.user_mismatch", status=403):
     audit_code = "user_session_mismatch"
     template = """the token of {principal} is for a session that this principal may not enter. Issue
-    it to one who may."""
+    it to a principal with access."""
     principal: str
 
 
 class TokenAddressMismatch(TokenError, code="token.address_mismatch", status=403):
     audit_code = "ip_mismatch"
-    template = """the token is bound to another address than that of the request. Ask for a new one
-    from there."""
+    template = """the token is bound to a different address. Ask for a new one from this address."""
 
 
 class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=True):
@@ -486,7 +490,7 @@ class RequestSuspicious(TokenError, code="access.suspicious", status=403):
 
 class TokenReplayed(TokenError, code="token.replayed", status=409):
     audit_code = "replayed_request"
-    template = """the request {reason}. Send each request with a nonce of its own."""
+    template = """the request {reason}. Send each request with its own nonce."""
     reason: str = "was sent before"
 
 
@@ -769,6 +773,9 @@ class DocumentNotFound(SessionError, LookupError, code="document.not_found", sta
 
     def _describe(self) -> str:
         missing = "does not exist" if self.version is None else f"has no version {self.version}"
+        if self.collection == "agents":
+            advice = "Define it first: lp.agents.put, limpet agents, or POST /v1/agents."
+            return f"the agent {self.name!r} {missing}. {advice}"
         return (
             f"the document {self.name!r} in {self.collection!r} {missing}. See list() and "
             "history(), or put it first."
@@ -800,8 +807,8 @@ class MemoryConflict(SessionError, code="memory.conflict", retryable=True):
 
 
 class MemoryPreconditionFailed(SessionError, code="memory.precondition"):
-    template = """the memory {memory} has another content than the request expects. Read it again,
-        and send the new content_sha256."""
+    template = """the memory {memory} does not have the content that the request expects. Read it
+        again, and send the new content_sha256."""
     memory: str
 
 
@@ -859,7 +866,7 @@ class TurnError(SessionError, code="turn.error"):
 
 
 class Interrupted(TurnError, code="turn.interrupted"):
-    """Raised in a running harness at its next await. The turn closes as interrupted."""
+    """Raised in a running harness at its next await; the turn closes as interrupted."""
 
     key: object
     note: str | None = None
@@ -900,7 +907,7 @@ class TurnUnderway(TurnError, code="turn.underway"):
 
 
 class EffectFailed(TurnError, code="effect.failed"):
-    """The function of an effect raised, as often as it was tried."""
+    """An effect's function raised at every attempt."""
 
     template = """the effect {name!r} failed: {error}. It is recorded as not done; handle the error,
     or let it end the turn, which tries it again."""
@@ -910,8 +917,8 @@ class EffectFailed(TurnError, code="effect.failed"):
 
 
 class EffectUnknown(TurnError, code="effect.unknown"):
-    """It is not known whether an effect was performed, and it is not tried again. Uncaught, it ends
-    the turn; or, if the effect has on_unknown="retry", this run of it: the next one tries again."""
+    """It is unknown whether an effect was performed, and it is not retried. If uncaught, it ends
+    the turn; or, with on_unknown="retry", only this run of it, and the next run tries again."""
 
     name: str
     occurrence: int = 1
@@ -926,7 +933,7 @@ class EffectUnknown(TurnError, code="effect.unknown"):
 
 
 class BudgetReached(TurnError, code="budget.reached"):
-    """A call may need more than the budget has left; or nothing is left (`amount` is None)."""
+    """A call may need more than the budget has left; `amount` is None if nothing is left."""
 
     name: str
     amount: float | None
@@ -972,7 +979,7 @@ class RequestMismatch(TurnError, InvalidInput, code="request.mismatch", status=4
 
 
 class ToolDenied(TurnError, code="tool.denied", status=403):
-    """A tool may not be used, or the person who was asked said no. Uncaught, it ends the turn."""
+    """A tool may not be used, or the person asked said no. If uncaught, it ends the turn."""
 
     name: str
     note: str | None = None
@@ -1041,8 +1048,8 @@ class ScopeFull(StateError, code="scope.full"):
 
 
 class TooLittleFeedback(StateError, code="feedback.too_little"):
-    template = """{found} sessions have feedback, and a model is trained on {minimum} or more.
-    Nothing was changed: train again when users have rated more sessions."""
+    template = """only {found} sessions have feedback; training needs at least {minimum}. Nothing
+    was changed: train again when users have rated more sessions."""
     found: int
     minimum: int
 
@@ -1250,8 +1257,8 @@ class QuorumUnavailable(StoreFailed, code="store.quorum", retryable=True):
 
 
 class ReplicaBehind(StoreError, code="store.replica_behind", retryable=True):
-    template = """the replica of {where} that was asked does not have the commit yet that the read
-    must see. Nothing was read. Try again, or let such reads wait (behind=wait in the URL) or go to
+    template = """the replica of {where} does not have the commit yet that this read requires.
+    Nothing was read. Try again, or let such reads wait (behind=wait in the URL) or go to
     the primary (behind=primary)."""
     where: str
 
@@ -1282,6 +1289,13 @@ class EntryRefused(StoreError, code="access.entry", status=401):
         "Pass the key that limpet access create printed: limpet.open(url, token=…), or limpet "
         "login URL for the command line"
     )
+
+
+class SealBroken(StoreError, code="server.seal", status=400):
+    template = """{where} cannot be used under a seal: {reason}. Compare seal_for with the key that
+    limpet keys public prints there, and check any proxy in between."""
+    where: str
+    reason: str
 
 
 class SealUnavailable(StoreError, code="store.seal", retryable=True):
@@ -1318,20 +1332,20 @@ class ReceiptInvalid(InvalidInput, code="receipt.invalid"):
 
 class CertificateInvalid(InvalidInput, code="certificate.invalid"):
     template = """the certificate of erasure does not hold: {reason}. Do not rely on it; erase again
-    with the store's keys, which is harmless, and take the certificate that returns."""
+    with the store's keys, which is harmless, and use the new certificate."""
     reason: str
 
 
 class AuditInvalid(InvalidInput, code="audit.invalid"):
-    template = """{where} is not a whole audit: {reason}. Do not rely on it; export the audit again
-    and compare the two."""
+    template = """{where} is not a complete audit: {reason}. Do not rely on it; export the audit
+    again and compare the two."""
     where: str
     reason: str
 
 
 class PolicyInvalid(InvalidInput, code="policy.invalid"):
-    template = """the policies cannot be used: {where}: {reason}. Correct them; limpet policy check
-    tells whether they can be used."""
+    template = """the policies cannot be used: {where}: {reason}. Correct them; limpet policy
+    check validates them."""
     where: str
     reason: str
 

@@ -12,6 +12,14 @@ from importlib import import_module
 
 from limpet.errors import ExtraMissing
 
+# Packages that an exported name may need, and the extra that brings each.
+_EXTRAS = {
+    "cryptography": "security",
+    "numpy": "analytics",
+    "pydantic": "state",
+    "pydantic_core": "state",
+}
+
 
 def lazy_exports(
     package: str,
@@ -43,10 +51,9 @@ def lazy_exports(
                 value = getattr(home, name)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            extra = {"numpy": "analytics", "pydantic": "state", "pydantic_core": "state"}
-            if missing not in extra:
+            if missing not in _EXTRAS:
                 raise
-            raise ExtraMissing(missing.removesuffix("_core"), extra[missing]) from error
+            raise ExtraMissing(missing.removesuffix("_core"), _EXTRAS[missing]) from error
         namespace[name] = value
         return value
 

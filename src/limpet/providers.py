@@ -19,7 +19,7 @@ import msgspec
 
 from limpet.errors import ModelFailed
 from limpet.runtime.model_call import ModelRequest, Piece
-from limpet.session.conversing.shapes import Shape, safe_name
+from limpet.session.conversation.shapes import Shape, safe_name
 from limpet.session.life.tools import Tool
 
 Reader: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Piece]]

@@ -192,6 +192,18 @@ async def test_a_graph_leaves_out_what_must_not_be_seen(lp: Limpet) -> None:
     assert len((await lp.acting_as(ADMIN).graph(mine)).nodes) == 2
 
 
+@pytest.mark.asyncio
+async def test_changes_of_documents_show_what_may_be_read(lp: Limpet) -> None:
+    """Its owner sees every change, another user none, however they were asked for."""
+    since = await lp.position()
+    owner = ("support", "ada")
+    await lp.documents("notes", owner=owner, actor="user:ada").put("n", {"a": 1})
+    changed, _ = await lp.acting_as(ADA).documents("notes", owner=owner).changes(since)
+    assert [document.name for document in changed] == ["n"]
+    hidden, _ = await lp.acting_as(BOB).documents("notes", owner=owner).changes(since)
+    assert hidden == ()
+
+
 # --- in whose name -------------------------------------------------------------------------------
 
 

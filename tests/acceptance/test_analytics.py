@@ -6,26 +6,46 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
 import limpet
 from limpet.analytics import folding
+from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
-from limpet.analytics.report import html_page, sparkline
-from limpet.analytics.rollup import DAY, DIMENSIONS, HOUR, MONTH, CellTally, Horizons, group_row
+from limpet.analytics.report import hourly, html_page, sparkline
+from limpet.analytics.rollup import (
+    DAY,
+    DIMENSIONS,
+    HOUR,
+    MONTH,
+    CellTally,
+    Horizons,
+    Table,
+    group_row,
+    window_row,
+)
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
 
 
+@pytest.fixture(params=["memory", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    server: str = request.getfixturevalue("postgres_store_url")
+    return server
+
+
 @pytest.fixture
-async def lp() -> AsyncIterator[limpet.Limpet]:
-    async with limpet.open("memory://") as opened:
+async def lp(url: str) -> AsyncIterator[limpet.Limpet]:
+    async with limpet.open(url) as opened:
         yield opened
 
 
@@ -211,6 +231,69 @@ def _whole(an: limpet.Analytics) -> dict[str, Any]:
     return found
 
 
+async def test_two_programs_on_one_file_take_turns(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Each reads again what the other has written: a session that both have met counts once."""
+    url = f"sqlite:///{tmp_path}/folded.db"
+    async with (
+        limpet.Analytics(lp, url, retrain=None) as one,
+        limpet.Analytics(lp, url, retrain=None) as other,
+    ):
+        s = await spoken(lp, "fine")
+        for number in range(6):
+            await s.append("user.message", {"text": "hi"})
+            await (one, other)[number % 2].run(once=True)
+        fresh = limpet.Analytics(lp, "memory://", retrain=None)
+        await fresh.run(once=True)
+        assert _whole(one) == _whole(other) == _whole(fresh)
+
+
+async def test_a_model_of_another_program_counts_once(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """A training writes every session again; who has them in memory reads them first."""
+    await rated(lp, 12)
+    s = await spoken(lp, "fine")
+    url = f"sqlite:///{tmp_path}/folded.db"
+    async with (
+        limpet.Analytics(lp, url, retrain=None) as one,
+        limpet.Analytics(lp, url, retrain=None) as other,
+    ):
+        await one.run(once=True)
+        await other.train(minimum=12)
+        await s.append("user.message", {"text": "hi"})
+        await one.run(once=True)
+        fresh = limpet.Analytics(lp, "memory://", retrain=None)
+        await fresh.run(once=True)
+        assert _whole(one) == _whole(fresh)
+
+
+async def test_training_and_forgetting_wait_for_the_page_that_is_folded(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write sessions too: in the middle of a page they would undo what it has counted."""
+    begun = asyncio.Event()
+
+    def begin_and_tell(*given: Any) -> SessionFold:
+        begun.set()
+        return begin(*given)
+
+    await rated(lp, 12)
+    async with limpet.Analytics(lp, "memory://", retrain=None) as an:
+        await an.run(once=True)
+        await an.train(minimum=12)
+        for number in range(6):
+            await spoken(lp, "fine", user=f"new{number}")
+        monkeypatch.setattr(folding, "_YIELD_EVERY", 1)
+        monkeypatch.setattr(folding, "begin", begin_and_tell)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(an.run(once=True))
+            await begun.wait()
+            group.create_task(an.forget("support", "u0"))
+            group.create_task(an.train(minimum=9))
+        fresh = limpet.Analytics(lp, "memory://", retrain=None)
+        await fresh.run(once=True)
+        await fresh.forget("support", "u0")
+        assert _whole(an) == _whole(fresh)
+
+
 async def test_events_that_left_the_feed_are_read_from_the_log(file_url: str) -> None:
     """Cold events are not in the feed any more; the fold misses none of them."""
     async with limpet.open(file_url) as lp, limpet.Analytics(lp, "memory://") as an:
@@ -242,6 +325,44 @@ async def test_an_erased_user_leaves_nothing(lp: limpet.Limpet, an: limpet.Analy
     assert [row["user"] for row in await _rows(an, "user")] == ["bob"]
     with pytest.raises(SessionNotFound):
         await an.session(s.key)
+
+
+async def test_the_name_of_an_erased_user_is_nowhere_in_the_file(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """Neither in rows nor in free pages nor in the log beside the file, which is still open."""
+    path = tmp_path / "folded.db"
+    async with limpet.Analytics(lp, f"sqlite:///{path}", retrain=None) as an:
+        for number in range(60):
+            s = await spoken(lp, "fine", user="zoltan" if number % 3 else "bob")
+            await s.checkpoint()
+            await an.run(once=True)
+        assert any(b"zoltan" in file.read_bytes() for file in tmp_path.iterdir())
+        await lp.erase_user("support", "zoltan")
+        await an.run(once=True)
+        assert [b"zoltan" in file.read_bytes() for file in tmp_path.iterdir()] == [False] * 3
+        await an.run(once=True)
+        assert [row["user"] for row in await _rows(an, "user")] == ["bob"]
+
+
+async def test_a_reader_of_the_file_keeps_no_erased_name_in_its_log(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """While it reads, nobody waits for it; once it has read, the next commit empties the log."""
+    path = tmp_path / "folded.db"
+    async with limpet.Analytics(lp, f"sqlite:///{path}", retrain=None) as an:
+        await spoken(lp, "fine", user="zoltan")
+        await an.run(once=True)
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN; SELECT count(*) FROM sessions").fetchall()
+        await lp.erase_user("support", "zoltan")
+        await an.run(once=True)
+        assert any(b"zoltan" in file.read_bytes() for file in tmp_path.iterdir())
+        reader.execute("COMMIT")
+        await spoken(lp, "fine", user="bob")
+        await an.run(once=True)
+        assert not any(b"zoltan" in file.read_bytes() for file in tmp_path.iterdir())
+        reader.close()
 
 
 async def test_a_deleted_session_stays_measured(lp: limpet.Limpet, an: limpet.Analytics) -> None:
@@ -299,19 +420,53 @@ async def test_an_archived_session_is_counted_once(tmp_path: Path) -> None:
         assert (await _rows(an, "user"))[0]["turns"] == 1
 
 
+async def test_the_newest_sessions_of_an_app_are_found_by_an_index(an: limpet.Analytics) -> None:
+    """A small app beside a large one: its sessions are read, and no others."""
+    connection = an.file._conn
+    for where, index in (("", "sessions_seen"), ("WHERE app = 'x'", "sessions_app")):
+        sql = f"EXPLAIN QUERY PLAN SELECT fold FROM sessions {where} ORDER BY seen DESC LIMIT 9"
+        (plan,) = [detail for *_, detail in connection.execute(sql)]
+        assert f"INDEX {index}" in plan
+    folds = [_synthetic(490_000 * HOUR_US + number, f"s{number}") for number in range(30)]
+    for fold in folds[:3]:
+        fold.app = "small"
+    with an.file.commit() as c:
+        c.put_folds(folds)
+    assert [fold.id for fold in an.file.recent("small", 2)] == ["s1", "s2"]
+    assert [fold.id for fold in an.file.recent(None, 2)] == ["s28", "s29"]
+
+
+def test_a_file_of_the_first_format_goes_on(tmp_path: Path) -> None:
+    """It had no app beside a session; what was folded is kept and found by its app."""
+    path = str(tmp_path / "analytics.db")
+    file = AnalyticsFile(path)
+    with file.commit() as c:
+        c.put_folds([_synthetic(490_000 * HOUR_US, "before")])
+    file._conn.execute("DROP INDEX sessions_app; ALTER TABLE sessions DROP COLUMN app")
+    file._conn.execute("PRAGMA user_version = 1")
+    file.close()
+    file = AnalyticsFile(path)
+    with file.commit() as c:
+        c.put_folds([_synthetic(490_001 * HOUR_US, "after")])
+    folds = file.recent(None, 9)
+    assert [fold.id for fold in folds] == ["before", "after"]
+    assert file.recent(folds[0].app, 9) == folds
+    file.close()
+
+
 async def test_windows_grow_coarser_and_keep_their_sums(
     lp: limpet.Limpet, an: limpet.Analytics
 ) -> None:
     """Hours become days, days become months; sums and histograms stay what they were."""
     base = 490_000 * HOUR_US
     folds = [_synthetic(base + hour * HOUR_US, f"s{hour}") for hour in range(24 * 40)]
-    with an.file.commit({}) as c:
+    with an.file.commit() as c:
         for fold in folds:
             for key, tally in folding.tallies_of(fold).items():
                 c.add(key, tally)
     hours = an.file.ranged("support", "window", 0, 2**40, 10_000)
     assert {grain for grain, *_ in hours} == {HOUR}
-    with an.file.commit({}) as c:
+    with an.file.commit() as c:
         c.roll(Horizons(490_000 - 490_000 % 24 + 24 * 35, 490_000 - 490_000 % 24 + 24 * 10))
     kept = an.file.ranged("support", "window", 0, 2**40, 10_000)
     assert {grain for grain, *_ in kept} == {HOUR, DAY, MONTH}
@@ -323,7 +478,7 @@ async def test_windows_grow_coarser_and_keep_their_sums(
         whole.plus(tally)
     (_, total), *_ = an.file.totals("support", "task_type", 1)
     assert group_row(whole) == group_row(total)
-    with an.file.commit({}) as c:  # taken out again, also of what was rolled up
+    with an.file.commit() as c:  # taken out again, also of what was rolled up
         for fold in folds:
             for key, tally in folding.tallies_of(fold).items():
                 c.add(key, tally, -1)
@@ -446,6 +601,22 @@ async def test_a_session_out_of_the_ordinary_is_named(
         await an.anomalies(metrics=["color"])
 
 
+async def test_a_regression_is_tested_from_a_fixed_session(an: limpet.Analytics) -> None:
+    """Of 95 sessions in tests of 60, the third is about the last 35: the first two are over."""
+    folds = [_synthetic(490_000 * HOUR_US + number, f"s{number}") for number in range(95)]
+    for number, fold in enumerate(folds):
+        fold.satisfaction = (800_000 if number < 60 else 400_000) + number % 7
+    with an.file.commit() as c:
+        c.put_folds(folds)
+        for fold in folds:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally)
+    assert not (await an.regression("support", baseline=30, limit=60)).fell
+    assert (await an.regression("support", baseline=30, limit=95)).fell
+    with pytest.raises(InvalidInput):
+        await an.regression("support", baseline=60, limit=60)
+
+
 # --- advice ---------------------------------------------------------------------------------------
 
 
@@ -470,6 +641,52 @@ async def test_advice_is_given_and_done_only_where_a_policy_says_so(
     s = await spoken(lp, ["search"], "found it")
     (result,) = await s.read(types=["agent.tool_result"])
     assert result.data["output"] == "archived x"
+
+
+async def test_a_circuit_closes_and_is_judged_by_its_next_calls(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """What the tool did before would open it again for good; if it fails on, it is opened again."""
+
+    @limpet.tool(name="search")
+    def repaired(q: str) -> str:
+        """Search."""
+        return "found"
+
+    policy = limpet.AdvicePolicy(open_circuits=True, circuit_seconds=0, cases=5)
+
+    async def done(tool: limpet.Tool, calls: int) -> list[str]:
+        for _ in range(calls):
+            await spoken(lp, ["search"], "there", tools=(tool,))
+        await an.run(once=True)
+        return [str(each.applied) for each in await an.apply(policy)]
+
+    assert await done(search, 5) == ["the circuit of search is open for 0 s"]
+    assert await done(repaired, 0) == [
+        "the circuit of search is closed; its next 5 calls are judged"
+    ]
+    assert not (await lp.policies.switches("support")).tools["search"].open
+    assert await done(repaired, 4) == []
+    assert await done(repaired, 2) == []  # they were good, though most of all calls failed
+    assert await done(search, 5) == ["the circuit of search is open for 0 s"]
+
+
+async def test_advice_for_an_app_changes_no_other(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Sessions of an app whose users are content keep their priority."""
+    await lp.create("sales", "ada", "live", actor="user:ada")
+    folds = [_synthetic(490_000 * HOUR_US, f"s{number}") for number in range(20)]
+    for fold in folds:
+        fold.satisfaction = 100_000
+    other = _synthetic(490_000 * HOUR_US, "live")
+    other.app, other.satisfaction = "sales", 100_000
+    with an.file.commit() as c:
+        c.put_folds([*folds, other])
+        for fold in folds:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally)
+    assert "low_satisfaction" in {each.signal for each in await an.advice("support")}
+    await an.apply(limpet.AdvicePolicy(escalate_priority=50))
+    assert (await lp.get("sales", "ada", "live")).head.priority != 50
 
 
 async def test_an_open_circuit_without_a_fallback_refuses_at_once(lp: limpet.Limpet) -> None:
@@ -534,6 +751,44 @@ async def test_results_of_pure_tools_are_cached_for_their_user(lp: limpet.Limpet
     assert len(ran) == 3
 
 
+async def test_a_switch_bounds_the_time_of_a_tool(lp: limpet.Limpet) -> None:
+    """A try that takes longer is stopped, and the model reads that it failed."""
+
+    @limpet.tool(name="search")
+    async def endless(q: str) -> str:
+        """Search."""
+        await asyncio.Event().wait()
+        return q
+
+    await lp.policies.switch_tool("support", "search", limpet.ToolSwitch(timeout_seconds=0.01))
+    s = await spoken(lp, ["search"], "sorry", tools=(endless,))
+    assert len(await s.read(types=["effect.intended"])) == 1
+    assert await s.read(types=["effect.succeeded"]) == ()
+
+
+async def test_a_store_on_postgres_is_folded_live_and_forgotten(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Folded, continued from the file, trained on, and without a user who was erased."""
+    async with limpet.open(postgres_url) as lp:
+        await rated(lp, 20)
+        url = f"sqlite:///{tmp_path / 'folded.db'}"
+        async with limpet.Analytics(lp, url, retrain=None) as an:
+            assert await an.run(once=True) > 0
+            assert (await an.train(minimum=20)).sessions == 20
+        async with limpet.Analytics(lp, url, retrain=None) as an:
+            assert await an.run(once=True) == 0
+            before = await _rows(an, "user")
+            assert sum(row["sessions"] for row in before) == 20
+            assert {row["user"] for row in before} == {f"u{n}" for n in range(5)}
+            assert (await _rows(an, "tool"))[0]["errors"] == 30
+            await lp.erase_user("support", "u1")
+            await an.run(once=True)
+            after = await _rows(an, "user")
+            assert {row["user"] for row in after} == {"u0", "u2", "u3", "u4"}
+            assert sum(row["sessions"] for row in after) == 16
+
+
 async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analytics) -> None:
     """Each beyond its threshold, with evidence; automatic ones are really switched."""
     folds = []
@@ -544,7 +799,7 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
         fold.hours[490_000].latencies = {}
         fold.hours[490_000].latencies[1_100] = 5
         folds.append(fold)
-    with an.file.commit({}) as c:
+    with an.file.commit() as c:
         c.put_folds(folds)
         for fold in folds:
             for key, tally in folding.tallies_of(fold).items():
@@ -562,7 +817,7 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
     live = await lp.create("support", "ada", "live", actor="user:ada")
     fold = _synthetic(490_000 * HOUR_US, "live")
     fold.satisfaction = 100_000
-    with an.file.commit({}) as c:
+    with an.file.commit() as c:
         c.put_folds([fold])
     policy = limpet.AdvicePolicy(
         fresh_seconds=7_200,
@@ -579,6 +834,7 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
     assert new.lifecycle.timeouts is not None
     assert new.lifecycle.timeouts.idle == timedelta(hours=1)
     assert len(await an.applied()) == 4
+    assert await an.apply(policy) == ()  # all of it is done already
 
 
 # --- seeing it ------------------------------------------------------------------------------------
@@ -666,6 +922,24 @@ async def test_prometheus_and_opentelemetry_read_the_same_totals(
     provider.shutdown()
 
 
+def test_hours_without_an_event_are_in_the_report() -> None:
+    """48 hours up to now, or up to the newest of a store at rest; days stay days."""
+
+    def table(*names: str) -> Table:
+        rows = [{"window": name, **window_row(CellTally.empty(), 1), "turns": 1} for name in names]
+        return Table("window", ("window", "turns"), tuple(rows))
+
+    noon = datetime(2026, 11, 18, 12, 30, tzinfo=UTC)
+    course = hourly(table("2026-11-16", "2026-11-18T09:00Z", "2026-11-18T11:00Z"), noon)
+    assert len(course) == 48
+    assert course.rows[0]["window"] == "2026-11-16T13:00Z"
+    assert course.column("turns")[-4:] == (1, 0, 1, 0)
+    rest = hourly(table("2026-11-01T09:00Z"), noon)
+    assert (rest.rows[-1]["window"], rest.column("turns")[-2:]) == ("2026-11-01T09:00Z", (0, 1))
+    days = table("2026-11-01", "2026-11-02")
+    assert hourly(days, noon) == days
+
+
 async def test_the_page_holds_no_text_of_anybody_as_markup(
     lp: limpet.Limpet, an: limpet.Analytics
 ) -> None:
@@ -677,7 +951,7 @@ async def test_the_page_holds_no_text_of_anybody_as_markup(
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "http" not in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     json.dumps((await an.report("support")).plain)
     assert sparkline([0, None, 4, 8]) == "▁ ▄█"
 

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, Session, State, errors, ops
-from limpet.session.queueing import queue
+from limpet.session import append_queue as queue
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.deadlines import passed
 

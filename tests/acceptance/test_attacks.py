@@ -17,11 +17,13 @@ import limpet
 from limpet import AccessDenied, FieldAccess, Isolation, Key, Limpet, Principal
 from limpet.errors import InvalidEvent, SessionExists
 from limpet.model import Commit, Draft
+from limpet.model.facts.checkpoints import recorded
 from limpet.model.facts.creation import created
 from limpet.model.facts.running.children import child_created, child_ended, delegated
 from limpet.model.facts.schema import migrated
+from limpet.model.keys import hashed
 from limpet.session.limpet import journal_of
-from limpet.store.protocol import Exchange, Standing
+from limpet.store.protocol import Exchange, Query, Standing
 
 AGENT = Principal("agent:main", role="agent", app="support", user="ada")
 CRITIC = Principal("agent:critic", role="agent", app="support", user="ada")
@@ -275,3 +277,173 @@ def test_the_sync_facade_shows_no_hidden_field_and_no_foreign_session(tmp_path: 
             with pytest.raises(AccessDenied):
                 call()
         assert not (tmp_path / "x.limpet").exists()
+
+
+# --- what is kept beside a session ---------------------------------------------------------------
+
+
+TOLD = "the safe has the code 4711"
+EACH: dict[str, Any] = {
+    "load": lambda store, key, head: store.load(key, tail=1),
+    "load_many": lambda store, key, head: store.load_many((key,), tail=1),
+    "head": lambda store, key, head: store.head(key),
+    "read": lambda store, key, head: store.read(key, after=0, limit=9, reverse=False, types=None),
+    "read_ids": lambda store, key, head: store.read_ids(key, (head.uid,)),
+    "fold_at": lambda store, key, head: store.fold_at(key, 1),
+    "records": lambda store, key, head: store.records(key, after=0, limit=9),
+    "base": lambda store, key, head: store.base(key),
+    "changes": lambda store, key, head: store.changes(None, app=None, key=key, limit=9),
+    "verify": lambda store, key, head: store.verify(key),
+    "compact": lambda store, key, head: store.compact(key, upto=1),
+    "unpin": lambda store, key, head: store.unpin(key, (1,)),
+    "acquire": lambda store, key, head: store.acquire(key, "w1", 9.0),
+    "delete": lambda store, key, head: store.delete(key),
+    "erase": lambda store, key, head: store.erase(key),
+    "exchange": lambda store, key, head: store.exchange([Exchange(key, Standing(head.uid, None))]),
+}
+
+
+async def _beside(lp: Limpet, id: str, isolation: Isolation) -> tuple[limpet.Session[Any], Any]:
+    """An isolated session with a memory, a checkpoint and a proposal of its own; the heads of the
+    logs that have these."""
+    s = await lp.create(
+        "support", "ada", id, isolation=isolation, state={"pin": 4711}, actor="user:ada"
+    )
+    await s.memory.session.put("safe", TOLD)
+    await s.checkpoint(full=True)
+    await lp.propose(TOLD, provenance=s.key, confidence=0.9, to="agent:main", actor="user:ada")
+    heads = []
+    for app in ("$$memory", "$$checkpoints", "$$proposals"):
+        page = await journal_of(lp).store.heads(Query(app=app), cursor=None, limit=9)
+        heads += page.items
+    assert len(heads) == 3
+    return s, heads
+
+
+async def _feed(store: Any, app: str | None) -> list[Any]:
+    entries: list[Any] = []
+    after = None
+    while True:
+        page, after = await store.changes(after, app=app, key=None, limit=9)
+        if not page:
+            return entries
+        entries += page
+
+
+@stores
+@pytest.mark.parametrize("id", ["c1", "long-name-" * 9, "a" * 255])
+@pytest.mark.parametrize(
+    ("who", "isolation"),
+    [
+        (AGENT, PER_AGENT),
+        (structs.replace(OWNER, task="t2"), Isolation("per_task", task="t1")),
+    ],
+    ids=["agent", "task"],
+)
+async def test_what_a_session_keeps_beside_its_log_is_isolated_as_it_is(
+    opened: Limpet, id: str, who: Principal, isolation: Isolation
+) -> None:
+    """Its memory, checkpoints and proposals, for an agent that it does not name and for an owner at
+    work on another task: by every method of a store, in lists and in the feed."""
+    _, heads = await _beside(opened, id, isolation)
+    store: Any = journal_of(opened.acting_as(who)).store
+    for head in heads:
+        for name, call in EACH.items():
+            if hasattr(store, name):
+                with pytest.raises(AccessDenied):
+                    await call(store, head.key, head)
+        listed = Query(app=head.key.app, user=head.key.user)
+        assert (await store.heads(listed, cursor=None, limit=9, states=True)).items == ()
+        assert (await store.heads(listed, cursor=None, limit=9)).items == ()
+        assert await _feed(store, head.key.app) == []
+        assert await store.listed([head.key]) == ()
+        assert (await journal_of(opened).store.load(head.key, tail=0)).head == head
+
+
+@pytest.mark.parametrize("id", ["long-name-" * 9, "é" * 200])
+async def test_a_session_named_like_a_hash_does_not_open_what_another_keeps(id: str) -> None:
+    """A long id is hashed in the names of its logs; who creates a session with that hash as its id
+    neither reads nor replaces them."""
+    async with limpet.open("memory://") as lp:
+        s, heads = await _beside(lp, id, Isolation("per_task", task="t1"))
+        acted = lp.acting_as(structs.replace(OWNER, task="t2"))
+        twin = await acted.create("support", "ada", hashed(id))
+        await twin.checkpoint(full=True)
+        store: Any = journal_of(acted).store
+        for head in heads:
+            for name in ("load", "read", "records", "delete"):
+                await denied(EACH[name](store, head.key, head))
+            assert (await journal_of(lp).store.load(head.key, tail=0)).head == head
+        for each, number in ((s, 4711), (await lp.get(twin.key), None)):
+            (kept,) = (await each.history.checkpoints()).items
+            assert (await each.history.at(kept.ref.seq)).get("pin") == number
+
+
+async def test_what_was_decided_of_a_session_before_does_not_open_the_memory_of_another() -> None:
+    """A key is used again for one that is isolated: what its guard has met is another session."""
+    async with limpet.open("memory://") as lp:
+        acted = lp.acting_as(AGENT)
+        await lp.create("support", "ada", "c1", actor="user:ada")
+        await (await acted.get("support", "ada", "c1")).memory.session.get("safe")
+        await lp.delete("support", "ada", "c1")
+        again = await lp.create(
+            "support", "ada", "c1", isolation=PER_AGENT, reuse_deleted=True, actor="user:ada"
+        )
+        await again.memory.session.put("safe", TOLD)
+        page = await journal_of(lp).store.heads(Query(app="$$memory"), cursor=None, limit=9)
+        for head in page.items:
+            await denied(journal_of(acted).store.load(head.key, tail=1))
+
+
+async def test_who_sees_a_part_of_the_states_learns_no_checksum_of_them_and_records_none() -> None:
+    """A checksum of all fields confirms a guess of one that is hidden; a wrong one would make the
+    checkpoint worthless."""
+    async with limpet.open("memory://") as lp:
+        s, heads = await _beside(lp, "c1", PER_AGENT)
+        (kept,) = [head.key for head in heads if head.key.app == "$$checkpoints"]
+        sums = (await s.history.checkpoints()).items[0].ref.checksum
+        store: Any = journal_of(lp.acting_as(CRITIC)).store
+        listed = Query(app=kept.app, user=kept.user)
+        page = await store.heads(listed, cursor=None, limit=9, states=True)
+        followed: Any = journal_of(lp.acting_as(CRITIC)).hub.follow(kept, 0)
+        seen = [
+            await store.load(kept, tail=9),
+            await store.read(kept, after=0, limit=9, reverse=False, types=None),
+            await store.fold_at(kept, 2),
+            await _feed(store, kept.app),
+            page.states,
+            [await anext(followed), await anext(followed)],
+        ]
+        await followed.aclose()
+        assert sums not in repr(seen)
+        assert sums in repr(await journal_of(lp).store.load(kept, tail=9))
+        for name in ("records", "unpin", "delete", "erase", "exchange"):
+            head = next(head for head in heads if head.key == kept)
+            assert (await denied(EACH[name](store, kept, head))).denial == "field_access_denied"
+        forged = journal_of(lp).prepare(recorded({"number": 2, "checksum": "0"}), "agent:critic")
+        assert (await denied(store.commit((Commit(kept, (forged,)),)))).denial == (
+            "field_access_denied"
+        )
+
+
+async def test_what_is_hidden_stays_hidden_from_one_who_comes_again() -> None:
+    """What was decided of a session is remembered with what it hides: fields, their versions,
+    shared names, and events that name them."""
+    async with limpet.open("memory://") as lp:
+        state = {"pin": TOLD, "draft": 1, "app:safe": TOLD}
+        s = await lp.create(
+            "support", "ada", "c1", isolation=PER_AGENT, state=state, actor="user:ada"
+        )
+        store: Any = journal_of(lp.acting_as(CRITIC)).store
+        mine = await lp.acting_as(CRITIC).get(s.key)
+        for number in range(3):
+            await mine.append("note.made", set={"draft": number})
+            await s.append("note.made", set={"pin": f"{TOLD} {number}"})
+            draft = journal_of(lp).prepare(
+                Draft(type="note.made", set={"draft": number}), "agent:critic"
+            )
+            (answer,) = await store.commit((Commit(s.key, (draft,)),))
+            for seen in (await store.load(s.key, tail=9), answer):
+                assert seen.fields == {"draft": number}
+                assert set(seen.versions) == {"draft"}
+                assert "4711" not in repr(seen)

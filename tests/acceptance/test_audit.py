@@ -690,8 +690,10 @@ async def test_a_refused_widening_is_on_the_server_before_it_is_answered(
 
 
 async def test_a_widening_whose_denial_cannot_be_recorded_is_not_answered_as_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The store is locked for longer than a caller is held: StoreError, not AccessDenied."""
+    monkeypatch.setattr("limpet.security.audit._NOW_SECONDS", 0.1)
     async with limpet.open(f"sqlite:///{tmp_path}/store.db") as lp:
         acting = lp.acting_as(ADA)
         await acting.create("support", "ada", "c1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ async def test_a_session_is_certified(url: str, keys: str) -> None:
         assert (made.subject, made.by, made.key_hash) == ("session", "agent:privacy", done.key_hash)
         assert (len(made.sessions), made.events, made.forks_kept) == (1, 2, 0)
         limpet.check_certificate(made, receipt, public_key=public_key)
-        assert "ada" not in str(msgspec.to_builtins(made))
+        assert re.search(r"\bada\b", str(msgspec.to_builtins(made))) is None
         again = await lp.erase(s.key)
         assert again == done
         other = await (await filled(lp, "c2")).receipt()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def test_help_lists_the_commands_and_the_exit_codes(tmp_path: Path) -> None:
     text = run_process(tmp_path, "--help").stdout
     for command in COMMANDS:
         assert re.search(rf"^  {command} +[A-Z].*\.$", text, re.MULTILINE)
-    assert "..." not in text.partition("Commands:")[2]
+    assert "..." not in text.partition("Options:")[2]
     assert "Exit codes:\n    0    nothing is wrong\n" in text
     assert text in "".join(run_process(tmp_path)[1:])
 
@@ -85,6 +86,22 @@ def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) ->
     assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text
     assert "STORE" in text
+
+
+@pytest.mark.parametrize(
+    ("criticality", "tier"),
+    [("ephemeral", "L0"), ("standard", "L1"), ("business", "L2"), ("cross_region", "L3")],
+)
+def test_plan_names_the_cheapest_tier_that_is_durable_enough(
+    tmp_path: Path, criticality: str, tier: str
+) -> None:
+    """It opens no store, and its help lists no arguments."""
+    amounts = ("--writes", "1000", "--reads", "3000", "--state-bytes", "5000", "--retention", "30d")
+    done = run(tmp_path, "plan", "--criticality", criticality, *amounts, "--json")
+    assert json.loads(done.stdout)["tier"] == tier
+    assert "--retention" in run(tmp_path, "plan", "--help").stdout
+    refused = run(tmp_path, "plan", *amounts[:-1], "a month")
+    assert "12h or 30d" in refused.stderr
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
@@ -285,6 +302,7 @@ def test_an_error_is_its_code_its_words_and_its_exit_code(
     assert code == kind.exit_code
     assert told["error"]["code"] == kind.code
     assert told["error"]["message"] == words.strip()
+    assert told["error"]["docs"] == f"errors/#{kind.code}"
     assert sorted(here.iterdir()) == before
 
 
@@ -401,11 +419,15 @@ def test_the_page_shows_what_happens(
     """Every command of docs/cli.md, run in order, prints what stands below it."""
     later = datetime.now(UTC) + timedelta(hours=3)
     monkeypatch.setattr(limpet.Limpet, "now", lambda _: later)
+    # The page was written on a disk; the tests' files may be in memory.
+    monkeypatch.setattr("limpet.store.sqlite.doctor._FLEETING", frozenset())
     if "limpet migrate" in examples()[place]:
         chats.write_modules(here)
         asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.delitem(sys.modules, "chats", raising=False)
+    if "old.db" in examples()[place]:
+        shutil.copy(Path(__file__).parents[1] / "golden" / "store-1.db", here / "old.db")
     for part in re.split(r"^\$ ", examples()[place], flags=re.MULTILINE)[1:]:
         line, _, expected = part.partition("\n")
         program, *args = shlex.split(line)

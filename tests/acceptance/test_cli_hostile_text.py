@@ -129,7 +129,7 @@ async def plant(url: str) -> None:
             await lp.acting_as(who).get(NAME, f"{NAME}2", NAME)
 
 
-PLAN = ("--writes", "1", "--reads", "1", "--state-bytes", "1", "--days", "1")
+PLAN = ("--writes", "1", "--reads", "1", "--state-bytes", "1", "--retention", "1d")
 
 # Each command, in all the ways in which it shows what is stored.
 CALLS: dict[str, list[tuple[str, ...]]] = {
@@ -209,7 +209,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("--migrations", f"planted:{TEXT}", "--plan"),
     ],
     "move": [(f"{NAME}.moved.db", *NAMED), (f"{NAME}://x", *NAMED)],
-    "drain": [("drained.db", "--app", NAME)],
+    "drain": [("drained.db", "--app", NAME, "--deadline", "0.1")],
     "push": [(TEXT,)],
     "pull": [(TEXT,)],
     "where": [(TEXT,), ("support/ada/none",)],

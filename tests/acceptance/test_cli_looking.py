@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def content(folder: Path) -> dict[str, bytes]:
 # --- what opening would change ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize("command", ["verify", "status"])
 def test_an_older_schema_is_refused_and_left_as_it_is(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,26 @@ def test_an_older_schema_is_refused_and_left_as_it_is(
     code, told = answer(tmp_path, command, "sqlite:///old.db")
     assert (code, told["error"]["code"]) == (4, "store.older")
     assert content(tmp_path) == before
+
+
+def test_the_doctor_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:
+    """It says what the upgrade will do, and does nothing of it."""
+    shutil.copy(GOLDEN / "store-1.db", tmp_path / "old.db")
+    before = content(tmp_path)
+    code, said = answer(tmp_path, "doctor", "sqlite:///old.db")
+    assert (code, said["checks"][0]["name"]) == (0, "upgrade")
+    assert content(tmp_path) == before
+
+
+def test_the_doctor_leaves_a_log_of_an_older_format_as_it_is(tmp_path: Path) -> None:
+    """It checks all of it, says what writing will do, and does nothing of it."""
+    with tarfile.open(GOLDEN / "files-1.tar.xz") as archive:
+        archive.extractall(tmp_path / "old", filter="data")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, said = answer(tmp_path, "doctor", f"files:///{tmp_path}/old")
+    (upgrade,) = [check for check in said["checks"] if check["name"] == "upgrade"]
+    assert (code, upgrade["severity"]) == (0, "warning")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("command", LOOKING)

@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 import limpet
-from limpet.session.typing import migrate
-from limpet.session.typing.migrate import FATES
+from limpet.session.schema import migrate
+from limpet.session.schema.migrate import FATES
 from tests.support import chats, later
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import functions

@@ -179,7 +179,7 @@ def test_the_audit_is_shown_exported_and_checked(here: Path) -> None:
     )
     text = (here / "audit.jsonl").read_text()
     (here / "forged.jsonl").write_text(text.replace("user:ada", "user:eve"))
-    assert "not a whole audit" in told(here, "audit", "--check", "forged.jsonl", code=2)
+    assert "not a complete audit" in told(here, "audit", "--check", "forged.jsonl", code=2)
     (here / "cut.jsonl").write_text("".join(text.splitlines(keepends=True)[:-1]))
     assert "the end is missing" in told(here, "audit", "--check", "cut.jsonl", code=2)
     assert "takes a store" in told(here, "audit", code=2)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.conversing.context import compile_context
-from limpet.session.conversing.conversation import DENIED, UNKNOWN, messages_in
-from limpet.session.conversing.shapes import SHAPES, render
+from limpet.session.conversation.context import compile_context
+from limpet.session.conversation.messages import DENIED, UNKNOWN, messages_in
+from limpet.session.conversation.shapes import SHAPES, render
 from tests.support.shape_rules import RULES
 
 KEY = limpet.Key("support", "ada", "one")

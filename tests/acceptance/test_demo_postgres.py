@@ -65,7 +65,7 @@ def test_a_false_claim_ends_the_demo_with_exit_code_1(
     tmp: Path, falsification: str, claim: str
 ) -> None:
     """What the demo says is checked: made untrue, it says so and fails, and cleans up."""
-    short = "tour.KILLS, demo.COUNTS, tour.WORDS = 1, 3, 3"
+    short = "tour.KILLS, tour.COUNTS, tour.WORDS = 1, 3, 3"
     first = ["import sys", "sys.path.insert(0, '.')", "import demo, limpet"]
     lines = [*first, "import demo_postgres as tour", short, falsification]
     ran = python("-c", "\n".join([*lines, "sys.exit(tour.main())"]), cwd=EXAMPLES, tmp=tmp)

@@ -47,6 +47,27 @@ async def test_a_put_replaces_and_every_version_stays(agents: limpet.Documents) 
     assert await agents.history("support") == (two, one)
 
 
+async def test_changes_are_what_was_put_and_deleted_since(
+    lp: limpet.Limpet, agents: limpet.Documents
+) -> None:
+    """Of this collection and owner alone, in order, once; a purge leaves without an entry."""
+    await agents.put("before", 0)
+    position = await lp.position()
+    assert (await agents.changes(position))[0] == ()
+    await lp.documents("other", actor=WHO).put("support", 1)
+    await lp.documents("agents", owner=("app", "ada"), actor=WHO).put("support", 2)
+    await agents.put("support", 3)
+    await agents.put("gone", 4)
+    await agents.delete("support")
+    await agents.purge("gone")
+    seen: list[tuple[str, Any, bool]] = []
+    changed, position = await agents.changes(position)
+    while changed:
+        seen += [(each.name, each.value, each.deleted) for each in changed]
+        changed, position = await agents.changes(position)
+    assert seen == [("support", 3, False), ("support", None, True)]
+
+
 @pytest.mark.parametrize("value", [None, 0, "", "x" * 200, [], [1, {"a": None}], {}, {"a": [1]}])
 async def test_a_value_is_any_json(agents: limpet.Documents, value: Any) -> None:
     """What was put is what get, list and history give."""

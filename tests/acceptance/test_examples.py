@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import Request, urlopen
 
 import pytest
 from google.protobuf import descriptor_pool, message_factory
@@ -62,19 +64,50 @@ def python(
 # --- the demo -----------------------------------------------------------------------------------
 
 
-def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Without a terminal it ends well, has checked its claims, and its files are gone."""
-    ran = python(str(EXAMPLES / "demo.py"), cwd=tmp_path, TMPDIR=str(tmp_path))
+def test_the_demo_keeps_its_word_and_leaves_its_stores_to_look_at(tmp_path: Path) -> None:
+    """Without a terminal it ends well and has checked its claims; a second run begins again."""
+    (tmp_path / "limpet-demo").mkdir()
+    (tmp_path / "limpet-demo" / "office.db").write_text("left by an earlier run")
+    (tmp_path / "limpet-demo" / "mine.txt").write_text("not the demo's")
+    ran = python(str(EXAMPLES / "demo.py"), cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert re.search(r"^\d+ claims, all checked, in \d+ seconds\.$", ran.stdout, re.MULTILINE)
     assert "NOT TRUE" not in ran.stdout
     assert max(len(line.rstrip()) for line in ran.stdout.splitlines()) <= 80
-    assert list(tmp_path.iterdir()) == []
+    left = {path.name for path in (tmp_path / "limpet-demo").iterdir()}
+    assert {"bank.txt", "laptop.db", "mine.txt", "office.db"} <= left
+    assert not [name for name in left if name.startswith("forged")]
+    command = re.search(r"^  limpet (studio \S+)", ran.stdout, re.MULTILINE)
+    assert command is not None
+    assert studied(command[1].split(), tmp_path) == {"shop/ada/refund", "support/ada/refund"}
+
+
+def studied(arguments: list[str], cwd: Path) -> set[str]:
+    """The sessions that the studio lists, for someone who follows the demo's last words."""
+    command = [sys.executable, "-m", "limpet.cli", *arguments, "--no-browser"]
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True) as studio:
+        try:
+            assert studio.stdout is not None
+            link = re.search(r"http://\S+", studio.stdout.readline())
+            assert link is not None
+            url, _, token = link[0].partition("/studio#token=")
+            key = fetched(f"{url}/studio/sign_in", json.dumps({"token": token}).encode())["key"]
+            sessions = fetched(f"{url}/limpet/v1/sessions", authorization=f"Bearer {key}")["data"]
+        finally:
+            studio.terminate()
+    keys = [each["session"] for each in sessions]
+    return {"/".join((key["app"], key["user"], key["id"])) for key in keys}
+
+
+def fetched(url: str, body: bytes | None = None, **headers: str) -> dict[str, Any]:
+    with urlopen(Request(url, body, headers), timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
 
 
 def test_the_demo_runs_on_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
     """Characters that cannot be shown are replaced, and the tour goes on."""
-    ran = python(*falsified("pass"), cwd=EXAMPLES, TMPDIR=str(tmp_path), PYTHONIOENCODING="ascii")
+    ran = python(*falsified("pass"), cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.isascii()
 
@@ -100,18 +133,17 @@ def test_the_demo_runs_on_a_terminal_that_knows_only_ascii(tmp_path: Path) -> No
 def test_a_false_claim_ends_the_demo_with_exit_code_1(
     tmp_path: Path, falsification: str, claim: str
 ) -> None:
-    """What the demo says is checked: made untrue, it says so and fails, and cleans up."""
-    ran = python(*falsified(falsification), cwd=EXAMPLES, TMPDIR=str(tmp_path))
+    """What the demo says is checked: made untrue, it says so and fails."""
+    ran = python(*falsified(falsification), cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert f"NOT TRUE: {claim}" in ran.stdout
     assert "all checked" not in ran.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 def falsified(change: str) -> tuple[str, str]:
     """A short demo in which something was changed first."""
-    short = "demo.KILLS, demo.COUNTS = 1, 3"
-    lines = ["import sys", "sys.path.insert(0, '.')", "import demo, limpet", short, change]
+    lines = ["import sys", f"sys.path.insert(0, {str(EXAMPLES)!r})", "import demo, limpet"]
+    lines += ["demo.KILLS = 1", change]
     return "-c", "\n".join([*lines, "sys.exit(demo.main())"])
 
 
@@ -129,6 +161,16 @@ def test_the_readme_crashes_and_resumes(tmp_path: Path) -> None:
     assert first.stdout + second.stdout == shown
     third = python("-c", program, cwd=tmp_path)
     assert third.stdout.count("did:") == 0
+
+
+def test_the_landing_page_of_the_site_crashes_and_resumes(tmp_path: Path) -> None:
+    """Its program prints what stands beside it, between the commands of the shell."""
+    page = "docs/site/index.md"
+    program = titled(page, "crash.py")
+    printed = [python("-c", program, cwd=tmp_path).stdout for _ in range(2)]
+    (shown,) = [block.text for block in blocks(page) if block.language == "text"]
+    between = [line for line in shown.splitlines() if not line.startswith(("$ ", "Killed"))]
+    assert "".join(printed).splitlines() == between
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/agent.md", "docs/api.md"])
@@ -174,6 +216,8 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         pytest.param("docs/security.md", "sealed.db", marks=_KEYS),
         ("docs/audit.md", "audit.jsonl"),
         pytest.param("docs/policies.md", "rules.cedar", marks=_POLICIES),
+        ("docs/files.md", "support/limpet.json"),
+        ("docs/cluster.md", None),
     ],
     ids=[
         "tutorial",
@@ -198,6 +242,8 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         "security",
         "audit",
         "policies",
+        "files",
+        "cluster",
     ],
 )
 def test_a_page_prints_what_it_shows(

@@ -137,6 +137,9 @@ def test_a_browser_sees_every_event_once_over_a_killed_server(tmp_path: Path) ->
             if event["data"].get("awaits") == "approval":
                 break
         stream.close()
+        with limpet.open_sync(f"sqlite:///{tmp_path}/web.db") as lp:
+            while lp.get("support", "ada", "chat").status == "running":
+                pass  # until nobody has a lease that the next server would wait for
     with serving(tmp_path, port) as server:
         assert post(port, "/confirm", {"id": request}) == 200
         partials = ""

@@ -13,18 +13,32 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 # The distributions that hold these modules. Those of ours that need an extra need its packages.
 HELD_BY = {
+    "a2a": "a2a-sdk",
+    "ag_ui": "ag-ui-protocol",
+    "agent_framework": "agent-framework-core",
+    "agent_framework_ag_ui": "agent-framework-ag-ui",
     "agents": "openai-agents",
+    "claude_agent_sdk": "claude-agent-sdk",
     "google": "google-adk",
     "langchain_core": "langgraph-checkpoint",  # which requires it
     "langgraph": "langgraph",
+    "limpet.acp": "agent-client-protocol",
+    "limpet.adapters.a2a": "a2a-sdk",
     "limpet.adapters.adk": "google-adk",
+    "limpet.adapters.agent_framework": "agent-framework-core",
+    "limpet.adapters.claude_agent_sdk": "claude-agent-sdk",
     "limpet.adapters.langgraph": "langgraph-checkpoint",
     "limpet.adapters.openai_agents": "openai-agents",
+    "limpet.adapters.pydantic_ai": "pydantic-ai-slim",
+    "limpet.adapters.strands": "strands-agents",
     "limpet.graph": "pydantic",
     "limpet.graph.otel": "opentelemetry-api",
     "limpet.State": "pydantic",
+    "limpet.server": "starlette",
     "pydantic": "pydantic",
+    "pydantic_ai": "pydantic-ai-slim",
     "starlette": "starlette",
+    "strands": "strands-agents",
     "uvicorn": "uvicorn",
 }
 
@@ -58,6 +72,18 @@ def needed(page: str) -> set[str]:
             ours = parts[0] in ("limpet", "chats", "my_agent", "support_agent")
             assert ours or parts[0] in sys.stdlib_module_names, f"who brings {module}?"
     return found
+
+
+def test_every_page_of_an_adapter_is_held_to_its_extra() -> None:
+    """An adapter that is missing in the table above would pass unseen."""
+    pages = re.findall(
+        r"`(limpet\.adapters\.\w+)\.Limpet", (ROOT / "docs/frameworks.md").read_text()
+    )
+    known = extras()
+    assert len(set(pages)) >= 8
+    for module in pages:
+        name = module.rpartition(".")[2].replace("_", "-")
+        assert HELD_BY[module] in known[name]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=[page.name for page in PAGES])

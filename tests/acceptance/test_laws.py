@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import itertools
+import re
 import struct
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,6 @@ from limpet.store.protocol import Store
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support.views import shown, stored
-from tests.unit.test_cycles import modules
 
 
 @pytest.fixture
@@ -505,17 +504,10 @@ async def test_law_13_data_that_looks_like_code_stays_data(lp: Limpet) -> None:
 
 def test_law_13_nothing_here_can_load_code_from_bytes() -> None:
     """No module of ours imports a deserialiser that runs code, or calls eval or exec."""
-    forbidden = {"pickle", "cPickle", "marshal", "shelve", "dill", "yaml", "jsonpickle", "code"}
-    for name, module in modules().items():
-        for node in ast.walk(module):
-            match node:
-                case ast.Import(names=names):
-                    found = {name.name.split(".")[0] for name in names}
-                case ast.ImportFrom(module=module):
-                    found = {(module or "").split(".")[0]}
-                case ast.Call(func=ast.Name(id=("eval" | "exec" | "compile" | "__import__") as id)):
-                    found = {id}
-                    forbidden |= {id}
-                case _:
-                    continue
-            assert not found & forbidden, name
+    imports = r"^\s*(?:import|from)\s+(?:c?[pP]ickle|marshal|shelve|dill|yaml|jsonpickle|code)\b"
+    calls = r"(?<![\w.])(?<!def )(?:eval|exec|compile|__import__)\("
+    running = re.compile(f"{imports}|{calls}", re.MULTILINE)
+    assert running.search("x = eval(text)")
+    assert running.search("    import pickle")
+    for file in Path(limpet.__file__).parent.rglob("*.py"):
+        assert not running.search(file.read_text()), file

@@ -20,6 +20,7 @@ from limpet.session.runs.delegation import head_of
 from limpet.store.memory import MemoryStore
 from limpet.testing.clock import FakeClock
 from tests.support import postgres
+from tests.support.messages import relayed
 from tests.support.served import served
 
 KEY = Key("support", "ada", "c1")
@@ -571,6 +572,27 @@ async def test_a_session_moves_to_a_server_and_back() -> None:
         assert (await a.get(KEY)).values["n"] == 2
 
 
+async def test_what_travels_to_a_server_is_compressed() -> None:
+    """The sizes of a move are those of the messages: what is said to be saved is not sent."""
+    async with (
+        limpet.open("memory://", node="laptop") as a,
+        served(MemoryStore()) as url,
+        relayed(url) as proxy,
+        limpet.open(proxy.url, node="desk") as b,
+    ):
+        s = await _new(a)
+        text = {"text": "the same words as in every other message of this session"}
+        await s.append_many([limpet.Draft(type="user.message", data=text)] * 500, actor="user:ada")
+        before = sum(map(len, proxy.seen))
+        for source, target in ((a, b), (b, a)):
+            moved = await source.move(KEY, target)
+            assert moved.success, moved
+            sent, before = sum(map(len, proxy.seen)) - before, sum(map(len, proxy.seen))
+            assert 0 < moved.compressed_bytes <= sent < moved.compressed_bytes * 1.5
+            if target is b:
+                assert sent < moved.bundle_bytes / 2
+
+
 async def test_sealed_stores_seal_again_what_arrives(tmp_path: Path) -> None:
     """Each with its own keys: no body of the one can be read with the keys of the other."""
     async with (
@@ -581,8 +603,12 @@ async def test_sealed_stores_seal_again_what_arrives(tmp_path: Path) -> None:
         moved = await a.move(KEY, b)
         assert moved.success, moved
         assert (await b.get(KEY)).values["n"] == 1
-        for lp in (a, b):
-            assert (await lp.maintenance.verify()).findings == ()
+        for source, target in ((b, a), (a, b)):
+            for lp in (a, b):
+                assert (await lp.maintenance.verify()).findings == ()
+            await source.prestage(KEY, target)
+            assert (await target.maintenance.verify(KEY)).findings == ()
+            assert (await source.move(KEY, target)).success
 
 
 async def test_who_follows_a_move_may_do_no_more_there(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ async def test_a_writer_that_cannot_go_on_is_told_and_so_is_its_successor(
     await create(store, A)
     running = store._write()
 
-    def fail(_: object) -> None:
+    def fail(_: object, *, here: bool = False) -> None:
         running._writes.conn.execute("BEGIN IMMEDIATE")
         raise apsw.IOError("the disk is gone")
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import limpet
 from limpet.server.app import build
+from limpet.server.limits import STREAM_PIECE_BYTES
 from limpet.server.managed import stream
 from limpet.server.managed.stream import ABORT
 from limpet.server.serve import Server, listen, serving
@@ -53,6 +54,43 @@ async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
             writer.close()
         finally:
             await server.stop()
+
+
+async def test_a_large_event_is_sent_in_pieces_that_each_have_their_own_time() -> None:
+    """Else a reader on a slow line is cut off in the middle of it, and again when it comes back."""
+    sizes: list[int] = []
+
+    class Measured:
+        def __init__(self, app: ASGIApp) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            async def measured(message: Message) -> None:
+                sizes.append(len(message.get("body", b"")))
+                await send(message)
+
+            await self._app(scope, receive, measured)
+
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("default", "default", "sesn_1", actor="user:ada")
+        await s.append("user.message", {"text": BLOCK})
+        app = build(lp, dev=True)
+        app.add_middleware(Measured)
+        server, listening = Server(app), listen("127.0.0.1", 0)
+        await server.start(listening)
+        host, port = listening.getsockname()
+        try:
+            reader, writer = await asyncio.open_connection(host, port, limit=2**20)
+            path = "/v1/sessions/sesn_1/events/stream?after=0"
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            async with asyncio.timeout(20):
+                await reader.readuntil(b": open")
+                while sum(sizes) < len(BLOCK):
+                    await reader.read(2**16)
+            writer.close()
+        finally:
+            await server.stop()
+    assert len(BLOCK) > STREAM_PIECE_BYTES >= max(sizes)
 
 
 async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ from limpet import Limpet, Principal
 from limpet.errors import EntryRefused, InvalidInput
 from limpet.server import build, ids, requests, serve, service
 from limpet.server.access import Caller
+from limpet.server.routes import operation
 from limpet.server.serve import serving
+from limpet.store.memory.store import MemoryStore
 from tests.support.http_door import HttpDoor
-from tests.support.processes import Child
+from tests.support.processes import Child, Interpreter
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -71,8 +73,11 @@ async def test_the_probes_need_no_key_and_answer_on_every_store(store: str) -> N
         assert (await ask(url, "/metrics"))[0] == 401
 
 
-async def test_a_store_with_another_schema_or_clock_is_not_ready(tmp_path: Path) -> None:
+async def test_a_store_with_another_schema_or_clock_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason is in the answer; the process is up all the same."""
+    monkeypatch.setattr(operation, "READY_KEPT_SECONDS", -1.0)
     file = tmp_path / "s.db"
     async with limpet.open(f"sqlite:///{file}") as lp, serving(lp, dev=True) as url:
         await lp.create("support", "ada")
@@ -90,6 +95,26 @@ async def test_a_store_with_another_schema_or_clock_is_not_ready(tmp_path: Path)
         assert status == 503
         assert "clock" in json.loads(body)["reasons"][0]
         assert (await ask(url, "/healthz"))[0] == 200
+
+
+async def test_whoever_asks_for_readiness_asks_the_store_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody needs a key for it: many at once, and one after another, are one probe."""
+    monkeypatch.setattr(operation, "READY_KEPT_SECONDS", 600.0)
+    asked = 0
+
+    class CountedStore(MemoryStore):
+        async def heads(self, *args: Any, **given: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return await super().heads(*args, **given)
+
+    async with Limpet("memory://", store=CountedStore()) as lp, serving(lp, dev=True) as url:
+        answers = await asyncio.gather(*[ask(url, "/readyz") for _ in range(20)])
+        assert {status for status, _, _ in answers} == {200}
+        assert (await ask(url, "/readyz"))[0] == 200
+    assert asked == 1
 
 
 async def test_a_store_that_is_gone_is_not_ready() -> None:
@@ -218,6 +243,14 @@ async def test_sigterm_ends_in_order(tmp_path: Path) -> None:
         assert (await lp.get("support", "ada", "c1")).version == 2
 
 
+def test_whoever_has_read_the_url_may_stop_the_server(tmp_path: Path) -> None:
+    """SIGTERM is caught before the line is printed: it drains, and the exit code is 0."""
+    args = ("serve", str(tmp_path / "s.db"), "--dev", "--port", "0")
+    with Interpreter("tests.support.stopped_server", *args) as child:
+        assert "serving at http://127.0.0.1:" in str(child.line())
+        child.end(0)
+
+
 async def test_two_servers_serve_one_store(tmp_path: Path) -> None:
     """What is written through one is followed through the other, and a lease is held by one."""
     store = f"sqlite:///{tmp_path}/s.db?sync=normal"
@@ -278,6 +311,12 @@ def test_every_session_has_an_id_on_the_wire(id: str) -> None:
     assert ids.session_key_id(ids.session_id(id)) == id
     with pytest.raises(InvalidInput):
         ids.session_key_id(ids.session_id(id) + "=")
+
+
+def test_an_id_of_ones_own_is_refused_with_the_one_that_leads_there() -> None:
+    """As somebody would first try it."""
+    with pytest.raises(InvalidInput, match=r"yours is 'sesn_\.Y2hhdA' here"):
+        ids.session_key_id("chat")
 
 
 def test_a_key_has_its_rate_and_its_kinds() -> None:

@@ -203,6 +203,24 @@ async def test_a_policy_that_matches_names_hides_them_one_by_one(lp: Limpet, rul
     assert s.state == {"step": 1}
 
 
+async def test_a_rule_about_labels_leaves_the_rules_about_documents_as_they_are(
+    lp: Limpet, rules: Path
+) -> None:
+    """What has no head is decided although another rule asks for heads."""
+    (rules / "more.cedar").write_text(
+        '@id("held") forbid(principal, action == Action::"write", resource is Session)\n'
+        'when { resource.hasTag("hold") };\n'
+        '@id("notes") forbid(principal, action, resource is Document);\n'
+        '@id("lists") forbid(principal, action == Action::"inspect", resource is App);\n'
+    )
+    acting = lp.acting_as(ADA)
+    notes = acting.documents("notes", owner=("support", "ada"))
+    for call in (notes.put("n1", 1), notes.find("n1"), acting.list()):
+        with pytest.raises(AccessDenied) as caught:
+            await call
+        assert caught.value.policy in ("notes", "lists")
+
+
 async def test_a_policy_about_labels_and_phases_is_decided_on_the_newest_head(
     lp: Limpet, rules: Path
 ) -> None:

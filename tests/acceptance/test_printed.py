@@ -92,3 +92,11 @@ async def test_a_failed_flush_says_how_much_and_what_to_do(lp: limpet.Limpet) ->
     first, rest = str(caught.value).split(". ", 1)
     assert first == "not recorded: 1 event queued for shop/ada/gone"
     assert "append_many" in rest
+
+
+async def test_a_conversation_is_printed_without_its_events(lp: limpet.Limpet) -> None:
+    """A message shows who speaks, what is said, and where its event is."""
+    s = await lp.create("shop", "ada", "1")
+    await s.append("user.message", {"text": "Hello"}, actor="user:ada")
+    said = "[Message(role='user', parts=({'type': 'text', 'text': 'Hello'},), seq=2)]"
+    assert str(await s.messages()) == said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from asyncio import to_thread
+from asyncio import gather, to_thread
 from typing import Any
 
 import pytest
@@ -33,10 +33,46 @@ async def test_windows_are_series_to_plot() -> None:
         shown = await to_thread(get, f"{url}/limpet/v1/analytics?app=support")
         windows = await analytics.by("window", app="support", window="hour")
         turns = next(each for each in shown["dashboards"] if each["title"] == "turns")
-        assert [point["value"] for point in turns["points"]] == list(windows.column("turns"))
-        assert sum(point["value"] for point in turns["points"]) == 1
+        assert [point["value"] for point in turns["points"]][-1:] == list(windows.column("turns"))
+        assert [point["value"] for point in turns["points"]] == [*[0] * 47, 1]
         latency = next(each for each in shown["dashboards"] if "latency" in each["title"])
         assert latency["unit"] == "s"
+        users = next(each for each in shown["tables"] if each["title"] == "Users")
+        assert users["rows"][0][:2] == ["ada", "1"]
+        assert (shown["sessions"], shown["complete"], shown["notes"]) == (1, True, [])
+
+
+async def test_a_studio_folds_when_somebody_looks() -> None:
+    """Without anybody who runs it; events that came since are there, and nothing is written."""
+    async with (
+        limpet.open("memory://") as lp,
+        limpet.Analytics(lp, "memory://", retrain=None, intervene_below=None) as analytics,
+        serving(lp, dev=True, analytics=analytics, folds=True) as url,
+    ):
+        for number in range(1, 4):
+            session = await lp.create("support", "ada")
+            await session.append("user.message", {"text": "hi"}, actor="user:ada")
+            before = await lp.position()
+            asked = [to_thread(get, f"{url}/limpet/v1/analytics") for _ in range(3)]
+            assert {each["sessions"] for each in await gather(*asked)} == {number}
+            assert await lp.position() == before
+
+
+async def test_a_long_log_is_folded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request ends after its time and says that there is more; the next one goes on."""
+    monkeypatch.setattr("limpet.analytics.folding.PAGE", 10)
+    async with (
+        limpet.open("memory://") as lp,
+        limpet.Analytics(lp, "memory://", retrain=None, intervene_below=None) as analytics,
+    ):
+        for _ in range(4):
+            session = await lp.create("support", "ada")
+            for _ in range(9):
+                await session.append("user.message", {"text": "hi"}, actor="user:ada")
+        done = [await analytics.catch_up(0) for _ in range(5)]
+        assert done[0] is False
+        assert done[-1] is True
+        assert (await analytics.report()).sessions == 4
 
 
 async def test_a_server_without_analytics_says_how_to_have_them() -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
@@ -29,6 +30,7 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
+from limpet.server import access, ids, store_door
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
@@ -74,6 +76,8 @@ async def request(url: str, head: str, body: bytes = b"") -> tuple[int, dict[str
     headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
     content = await reader.readexactly(int(headers.get("content-length", "0")))
     writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
     return int(lines[0].split()[1]), headers, content
 
 
@@ -220,9 +224,10 @@ def _forget_methods() -> None:
 
 def test_every_protocol_of_a_store_is_offered_or_has_a_form_of_its_own() -> None:
     """Whoever adds one decides whether it travels."""
-    own = {"ActsAs", "Hints", "Live", "Channel"}  # by pulses, partials and the greeting
-    # Files, probes, keys: the server's.
-    not_offered = {"Backups", "DerivesFiles", "Probed", "RingBinding"}
+    # By pulses, partials, the greeting, and what the link counts.
+    own = {"ActsAs", "Hints", "Live", "Channel", "Travels"}
+    # Files, probes, keys, and what its guard asks: the server's.
+    not_offered = {"Backups", "DerivesFiles", "Probed", "RingBinding", "UidIndex"}
     known = {each.protocol.__name__ for each in methods.ABILITIES} | own | not_offered
     known |= {"KeepsBlobs", "KeepsMarks", "LeaseStore", "Seal", "MarkingSeal"}
     found = {
@@ -360,6 +365,24 @@ async def test_a_repeated_call_is_answered_from_memory(url: str) -> None:
     assert (await post(url, acknowledged, limpet_client="me"))[1].answers == ()
 
 
+async def test_a_call_whose_answer_was_dropped_is_not_made_twice(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter is not added to again: its client learns that the outcome is unknown. What changes
+    nothing when it is repeated is made again."""
+    monkeypatch.setattr(store_door, "ANSWERS_KEPT_BYTES_PER_KEY_MAX", 0)
+    until_us = 4_000_000_000_000_000
+    counted = messages.encode(messages.Calls(0, (call(1, "marks.add", "s", "n", until_us, 5),)))
+    put = messages.encode(messages.Calls(0, (call(2, "marks.put", "s", "m", until_us, 7),)))
+    assert (await post(url, counted, limpet_client="me"))[1].answers[0].ok
+    _, again = await post(url, counted, limpet_client="me")
+    code, said, _ = msgspec.msgpack.decode(again.answers[0].value)
+    assert (again.answers[0].ok, code) == (False, "store.failed")
+    assert "does not remember the answer" in said
+    for _ in range(2):
+        assert (await post(url, put, limpet_client="me"))[1].answers[0].ok
+
+
 @pytest.mark.parametrize(
     "message",
     [b"", b"\x00", b"\xc1", b"\x92\x00\x91\x94\x01\xa4load\xc2\x90", b"\xdd\xff\xff\xff\xff"],
@@ -372,6 +395,32 @@ async def test_what_is_no_message_is_refused(url: str, message: bytes) -> None:
         assert not answer.ok
     else:
         assert (status, found["error"]["code"]) == (400, "input.invalid")
+
+
+async def test_a_message_with_too_many_calls_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is begun; notes, which nobody waits for, do not count."""
+    monkeypatch.setattr(store_door, "CALLS_PER_CONNECTION_MAX", 2)
+    until_us = 4_000_000_000_000_000
+    calls = [call(n, "marks.add", "s", "n", until_us, 1) for n in (1, 2, 3)]
+    status, found = await post(url, messages.encode(messages.Calls(0, tuple(calls))))
+    assert (status, found["error"]["code"]) == (400, "input.invalid")
+    notes = [messages.Call(0, "$watch", False, msgspec.Raw(messages.encode(None)))] * 2
+    status, found = await post(url, messages.encode(messages.Calls(0, (*notes, calls[0]))))
+    assert (status, msgspec.msgpack.decode(found.answers[0].value)) == (200, 1)
+
+
+async def test_answers_that_wait_for_a_client_hold_up_its_calls_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little may wait, every call is answered."""
+    monkeypatch.setattr(store_door, "ANSWERS_WAITING_BYTES_MAX", 0)
+    async with limpet.open(url) as lp:
+        session = await lp.create(*ADA)
+        one = [session.append("n.counted", {"n": n}, actor="a:b") for n in range(50)]
+        await asyncio.gather(*one, *[lp.get(*ADA) for _ in range(50)])
+        assert (await lp.get(*ADA)).version == 51
 
 
 @pytest.mark.parametrize(
@@ -481,6 +530,48 @@ async def test_a_revoked_key_ends_its_connections(keyed: str, keys: AccessKeys) 
     await lp.close()
 
 
+async def test_a_revoked_key_ends_every_stream(
+    served: Limpet, keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a session, of a thread, of the log and of the feed; those of another key go on."""
+    monkeypatch.setattr(access, "KEY_CHECK_SECONDS", 0.05)
+    await served.create("support", "ada", "sesn_c1", actor="user:ada")
+    thread = ids.thread_id(limpet.Key("support", "ada", "sesn_c1"))
+    streams = [
+        "/v1/sessions/sesn_c1/events/stream",
+        f"/v1/sessions/sesn_c1/threads/{thread}/stream",
+        "/limpet/v1/sessions/sesn_c1/events/stream",
+        "/limpet/v1/events/stream",
+    ]
+    key, token = await keys.create(role="admin", app="support")
+    _, other = await keys.create(role="admin", app="support")
+    ending = [await follow(keyed, path, token) for path in streams]
+    going = await follow(keyed, streams[0], other)
+    await keys.revoke(key.id)
+    async with asyncio.timeout(60):
+        for reader, _ in ending:
+            await reader.read()
+        await served.session("support", "ada", "sesn_c1").append(
+            "user.message", {"text": "hi"}, actor="user:ada"
+        )
+        await going[0].readuntil(b'"text":"hi"')
+    for _, writer in (*ending, going):
+        writer.close()
+
+
+async def follow(
+    url: str, path: str, token: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a stream, which is subscribed then."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"GET {path} HTTP/1.1", f"host: {host}", f"authorization: Bearer {token}"]
+    lines += ["limpet-user: ada", "connection: close", "", ""]
+    writer.write("\r\n".join(lines).encode())
+    await reader.readuntil(b": open\n")
+    return reader, writer
+
+
 async def test_an_expired_key_opens_nothing(keyed: str, keys: AccessKeys) -> None:
     """And what cannot be a key is not made."""
     _, token = await keys.create(
@@ -491,6 +582,28 @@ async def test_an_expired_key_opens_nothing(keyed: str, keys: AccessKeys) -> Non
     for wrong in ({"role": "owner", "app": "a"}, {"role": "agent", "app": None, "user": "b"}):
         with pytest.raises(InvalidInput):
             await keys.create(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_refused_websocket_is_not_a_failure_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever tries keys fills the audit, not the error log."""
+    async with limpet.open("memory://") as lp, serving(lp) as url:
+        with pytest.raises(EntryRefused):
+            async with limpet.open(url, token="lk_wrong"):
+                pass
+        assert (await lp.audit(denied=True)).items
+    assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
+
+
+async def test_a_client_does_not_say_where_it_comes_from(served: Limpet, keyed: str) -> None:
+    """The headers of proxies are not believed: policies and the audit go by the address."""
+    head = "GET /v1/agents HTTP/1.1\nhost: localhost\nauthorization: Bearer lk_wrong"
+    forged = "x-forwarded-for: 192.0.2.7\nx-forwarded-proto: https\nforwarded: for=192.0.2.7"
+    status, _, _ = await request(keyed, f"{head}\n{forged}")
+    assert status == 401
+    (denied,) = (await served.audit(denied=True)).items
+    assert denied.address == "127.0.0.1"
 
 
 async def test_no_secret_of_a_key_is_stored(served: Limpet, keys: AccessKeys) -> None:
@@ -579,6 +692,49 @@ def test_the_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [each["state"] for each in listed["keys"]] == ["active"]
         assert "hash" not in listed["keys"][0]
         assert invoke("access", "revoke", store, key["id"]).exit_code == 0
-        assert invoke("list", url).exit_code == 4
+        until = time.monotonic() + 60  # two seconds on a machine that has nothing else to do
+        while (code := invoke("list", url).exit_code) == 0:
+            assert time.monotonic() < until
+        assert code == 4
+        os.kill(server.pid, signal.SIGTERM)
+        server.end(0)
+
+
+def test_tokens_policies_and_an_archive_are_named_on_the_command_line(tmp_path: Path) -> None:
+    """Each option does what it says: a token is made and let in, a policy refuses its owner, and an
+    archived session lies where it should."""
+    store, signing = str(tmp_path / "support.db"), str(tmp_path / "tokens.pem")
+    rules, archive = tmp_path / "rules.cedar", tmp_path / "cold"
+    rules.write_text(
+        "permit (principal, action, resource);\n"
+        '@id("no-locked-sessions")\nforbid (principal, action, resource)\n'
+        'when { resource has id && resource.id == "locked" };\n'
+    )
+    assert invoke("tokens", "new-key", signing).exit_code == 0
+    named = ("--app", "support", "--user", "ada", "--role", "owner", "--json")
+    key = json.loads(invoke("access", "create", store, *named).stdout)["token"]
+    for id in ("open", "locked"):
+        assert invoke("create", store, f"support/ada/{id}", "--actor", "user:ada").exit_code == 0
+    options = ("--tokens", signing, "--policies", str(rules), "--archive", archive.as_uri())
+    with Interpreter("limpet.cli", "serve", store, "--port", "0", *options) as server:
+        line = server.line()
+        assert line is not None, server.complaint()
+        url = line.split()[-1]
+
+        def ask(method: str, id: str, verb: str, bearer: str) -> tuple[int, dict[str, Any]]:
+            head = (
+                f"{method} /limpet/v1/sessions/{ids.session_id(id)}/{verb} HTTP/1.1\nhost: x\n"
+                f"authorization: Bearer {bearer}\ncontent-length: 2"
+            )
+            status, _, body = asyncio.run(request(url, head, b"{}"))
+            return status, json.loads(body)
+
+        status, issued = ask("POST", "open", "tokens", key)
+        assert status == 200, issued
+        assert ask("GET", "open", "state", issued["token"])[0] == 200
+        assert ask("GET", "locked", "state", key)[0] in (403, 404)
+        for verb in ("complete", "archive"):
+            assert ask("POST", "open", verb, key)[0] == 200
+        assert [path for path in archive.rglob("*") if path.is_file()]
         os.kill(server.pid, signal.SIGTERM)
         server.end(0)

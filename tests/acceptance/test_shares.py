@@ -109,6 +109,29 @@ async def test_the_end_of_either_session_ends_a_live_share(lp: limpet.Limpet) ->
         await a.share(b, "draft")
 
 
+@pytest.mark.parametrize("end", ["completed", "deleted"])
+async def test_who_follows_or_waits_learns_that_its_own_session_has_ended(
+    lp: limpet.Limpet, end: str
+) -> None:
+    """Though the source has nothing new: they would wait for ever."""
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        await anext(changes)
+        following = asyncio.ensure_future(anext(changes, "ended"))
+        waiting = asyncio.ensure_future(b.read_shared(share.id, at_least=10**6))
+        await asyncio.sleep(0)
+        if end == "completed":
+            await b.complete(actor=ADA)
+        else:
+            await lp.delete(b.key)
+        async with asyncio.timeout(60):
+            ends = await asyncio.gather(following, waiting, return_exceptions=True)
+    gone = errors.ShareNotFound if end == "completed" else errors.SessionDeleted
+    assert isinstance(ends[1], gone)
+    assert ends[0] == "ended" or isinstance(ends[0], gone)
+
+
 async def test_a_share_expires(lp: limpet.Limpet) -> None:
     a, b = await made(lp)
     share = await a.share(b, "draft", ttl=timedelta(microseconds=1))

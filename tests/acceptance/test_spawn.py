@@ -179,17 +179,19 @@ async def test_a_terminated_parent_ends_its_children(lp: limpet.Limpet) -> None:
     assert (await lp.wait_for_children(lead)).done == {child.key: None}
 
 
-async def test_a_wake_reads_the_head_alone_however_many_children_there_are(
+async def test_a_wake_reads_what_is_new_however_many_children_there_are(
     lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One reading of the parent's log for each wake, and none of all children before the end."""
     from limpet.session.limpet import journal_of
 
+    many = 100
     lead = await parent_of(lp)
-    kids = [await lp.spawn(lead, task=f"task {n}", id=f"kid{n}") for n in range(100)]
+    kids = [await lp.spawn(lead, task=f"task {n}", id=f"kid{n}") for n in range(many)]
     assert "children" not in (await lead.refresh()).head.facts
-    assert lead.head.facts["spawned"] == 100, "a number: the head does not grow with them"
+    assert lead.head.facts["spawned"] == many, "a number: the head does not grow with them"
     store = journal_of(lp).store
-    loads, reads = 0, 0
+    loads, wakes, lists = 0, 0, 0
     load, read = store.load, store.read
 
     async def counted_load(key: limpet.Key, **how: Any) -> Any:
@@ -198,8 +200,9 @@ async def test_a_wake_reads_the_head_alone_however_many_children_there_are(
         return await load(key, **how)
 
     async def counted_read(key: limpet.Key, **how: Any) -> Any:
-        nonlocal reads
-        reads += key == lead.key and how["types"] is not None
+        nonlocal wakes, lists
+        wakes += key == lead.key and how["types"] is None
+        lists += key == lead.key and how["types"] is not None
         return await read(key, **how)
 
     monkeypatch.setattr(store, "load", counted_load)
@@ -207,9 +210,20 @@ async def test_a_wake_reads_the_head_alone_however_many_children_there_are(
     waiting = asyncio.create_task(lp.wait_for_children(lead))
     for kid in kids:
         await kid.complete("ok", actor=ADA)
-    assert len((await waiting).done) == 100
-    assert loads <= 101, "at most one for each wake"
-    assert reads <= 3, "the children are listed once, at the end"
+    assert len((await waiting).done) == many
+    assert loads <= 3, "before it waits, when the last one has ended, and for the list"
+    assert wakes <= 1.1 * many + 2, "one for each end, and a few that found nothing"
+    assert lists <= 2, "the children are listed once, at the end"
+
+
+async def test_a_fork_has_none_of_the_children(lp: limpet.Limpet) -> None:
+    """They work for the session that they were spawned by; the fork only reads how it began."""
+    lead = await parent_of(lp)
+    child = await lp.spawn(lead, task="greet")
+    fork = await (await lead.refresh()).fork(id="fork")
+    assert await lp.wait_for_children(fork, timeout=60) == limpet.Children({}, ())
+    assert await fork.runs.children() == ()
+    assert (await lp.wait_for_children(lead, timeout=0)).pending == (child.key,)
 
 
 async def test_nested_children_and_their_graph(lp: limpet.Limpet) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 import limpet
 from limpet.errors import SessionDeleted
-from limpet.graph.engine.recorded_run import run_of
 from limpet.server import ids
 from limpet.server.pulse import StorePulse, follow_quietly, watch_quietly
 from limpet.server.serve import serving
+from limpet.session.runs.recorded_run import run_of
 from limpet.studio import studio
 from tests.support.http_door import HttpDoor
 from tests.support.studio_sample import order_graph
@@ -38,6 +38,8 @@ async def test_the_files_need_no_key_and_allow_no_foreign_script(lp: limpet.Limp
         door = HttpDoor(url)
         shell = await door.get("/studio")
         assert shell.status == 200
+        home = await door.get("/")  # the address that limpet serve prints leads there
+        assert home.headers["etag"] == shell.headers["etag"]
         assert "default-src 'self'" in shell.headers["content-security-policy"]
         assert "unsafe" not in shell.headers["content-security-policy"]
         for name in ("app.js", "style.css", "icon.svg"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 import limpet
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.rollup import DIMENSIONS
@@ -41,13 +43,19 @@ def cells(path: Path) -> dict[str, object]:
         file.close()
 
 
-async def test_a_killed_fold_counts_every_event_once(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The store that is folded."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db?sync=normal"
+    server: str = request.getfixturevalue("postgres_store_url")
+    return server
+
+
+async def test_a_killed_fold_counts_every_event_once(url: str, tmp_path: Path) -> None:
     """Results and position are one commit: killed again and again, then finished, the file has
     what an undisturbed one has, cell by cell."""
-    url, chance = (
-        f"sqlite:///{tmp_path}/store.db?sync=normal",
-        random.Random(seed("analytics_kill")),
-    )
+    chance = random.Random(seed("analytics_kill"))
     await write(url)
     kills = finished = 0
     while kills < tries(8, 200):
@@ -67,9 +75,8 @@ async def test_a_killed_fold_counts_every_event_once(tmp_path: Path) -> None:
     assert len(calm["folds"]) == SESSIONS  # type: ignore[arg-type]  # a list
 
 
-async def test_two_processes_on_one_file_count_every_event_once(tmp_path: Path) -> None:
+async def test_two_processes_on_one_file_count_every_event_once(url: str, tmp_path: Path) -> None:
     """Whoever is slower finds its batch refused, and goes on where the other stopped."""
-    url = f"sqlite:///{tmp_path}/store.db?sync=normal"
     await write(url)
     file = f"sqlite:///{tmp_path}/both.db"
     with (

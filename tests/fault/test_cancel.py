@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Draft, Limpet, Session
-from limpet.store.sqlite import writer
+from limpet.store import jobs
 from tests.support.seeds import seed
 
 ACTOR = "test:cancel"
@@ -227,7 +227,7 @@ async def test_closing_leaves_nobody_waiting_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers held back because too many wait are served or refused when the store closes."""
-    monkeypatch.setattr(writer, "WAITING_MAX", 4)
+    monkeypatch.setattr(jobs, "WAITING_MAX", 4)
     async with limpet.open(f"sqlite:///{tmp_path / 'room.db'}") as lp:
         session = await lp.create("a", "b", id="c", state={"n": 0})
         tasks = [asyncio.ensure_future(one(session, str(n))()) for n in range(30)]
@@ -245,7 +245,7 @@ async def test_room_is_found_by_all_who_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With little room everybody is served in the end, though some are cancelled while waiting."""
-    monkeypatch.setattr(writer, "WAITING_MAX", 3)
+    monkeypatch.setattr(jobs, "WAITING_MAX", 3)
     chance = random.Random(seed("room"))
     async with limpet.open(f"sqlite:///{tmp_path / 'room.db'}") as lp:
         session = await lp.create("a", "b", id="c", state={"n": 0})

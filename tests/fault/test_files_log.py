@@ -13,9 +13,21 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.errors import SessionCorrupt, StoreBusy, StoreForked, StoreReadOnly, StoreUnopened
-from limpet.store.files import log as log_module
+from limpet.errors import (
+    SessionCorrupt,
+    StoreBusy,
+    StoreFailed,
+    StoreForked,
+    StoreReadOnly,
+    StoreUnopened,
+)
+from limpet.model import Commit, encode
+from limpet.model.events import Body, prepare_encoded
+from limpet.session.writer import writer_of
+from limpet.store import jobs
+from limpet.store.files import log as log_module, writer as files_writer
 from limpet.store.files.store import FilesStore
+from limpet.store.protocol import Exchange
 from tests.fault.test_kill import Ledger, check, write_and_kill
 from tests.support.disks import holds
 from tests.support.processes import Child
@@ -84,6 +96,100 @@ async def test_a_line_says_what_changed_and_by_whom(tmp_path: Path) -> None:
     assert set(gone["big"]["value_before"]) == {"length", "sha256"}
 
 
+async def test_a_plain_line_is_json_whatever_is_in_it(tmp_path: Path) -> None:
+    """Names, ids, actors and values that JSON escapes are read back, by others and by the store."""
+    path, odd = tmp_path / "store", 'q"\\\u2028é'
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, odd, odd, actor=ADA)
+        await s.append("a.b", {"text": odd}, actor=f"agent:{odd}", set={odd: {"a": [odd]}}, id=odd)
+        await s.append("a.b", {}, actor=ADA, set={odd: "x" * 900, "kept": "y" * 900})
+        await s.append("a.b", {}, actor=ADA, set={odd: None, "kept": [1, {"b": "z" * 900}]})
+    event, large, last = [line for line in lines_of(path) if line["op"] == "event"][1:]
+    assert (event["session"], event["id"]) == ([APP, odd, odd], odd)
+    assert (event["actor"], event["type"]) == (f"agent:{odd}", "a.b")
+    assert event["changes"][0]["field"] == odd
+    assert event["changes"][0]["value_after"] == {"a": [odd]}
+    assert large["changes"][0]["value_before"] == {"a": [odd]}
+    assert large["changes"][1]["value_after"] == "y" * 900
+    assert last["changes"][0]["value_before"] == "x" * 900
+    assert [line["n"] for line in lines_of(path)] == [1, 2, 3, 4, 5]
+    async with limpet.open(url(path)) as lp:
+        s = await lp.get(APP, odd, odd)
+        assert dict(s.state) == {odd: None, "kept": [1, {"b": "z" * 900}]}
+        assert (await s.read())[1].id == odd
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_an_id_that_a_client_made_is_escaped(tmp_path: Path) -> None:
+    """Whether or not the client says that it chose it: no id adds members to its line."""
+    path, odd = tmp_path / "store", 'x","row":1,"seq":9,"id":"y'
+    raw = encode(Body({}, ()))
+    async with limpet.open(url(path)) as lp:
+        first = await lp.create(APP, "grace", "one", actor=ADA)
+        s = await lp.create(APP, USER, "two", actor=ADA)
+        names = (odd, "a.b", ADA, None, None, None, None)
+        draft = prepare_encoded(names, raw, caller_chose_id=False, input=False)
+        await writer_of(s).journal.store.commit([Commit(s.key, (draft,))])
+        keys = (first.key, s.key)
+    async with limpet.open(url(path)) as lp:
+        versions = [(await lp.get(key.app, key.user, key.id)).version for key in keys]
+        assert versions == [1, 2]
+        s = await lp.get(APP, USER, "two")
+        assert (await s.read())[-1].id == odd
+        assert (await lp.maintenance.verify()).findings == ()
+
+
+async def test_a_session_that_took_a_key_is_named_by_it(tmp_path: Path) -> None:
+    """Lines after it has another key have that one, also those of events like the ones before."""
+    path, taken = tmp_path / "store", limpet.Key(APP, USER, "two")
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, USER, "one", actor=ADA)
+        await s.append("a.b", {}, actor=ADA)
+        assert await writer_of(s).journal.store.exchange([Exchange(taken, None, s.key)])
+        await (await lp.get(taken)).append("a.b", {}, actor=ADA)
+    named = [line["session"][2] for line in lines_of(path) if line["op"] == "event"]
+    assert named == ["one", "one", "two"]
+
+
+async def test_a_snapshot_is_written_with_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small one costs no sync of its own: it stands before the events of the next batch."""
+    monkeypatch.setattr(jobs, "HERE_SECONDS_MAX", float("inf"))  # all commits are the loop's
+    path = tmp_path / "store"
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, USER, "one", actor=ADA)
+        for number in range(9):
+            await s.append("a.b", {"text": "x" * 10_000}, set={"n": number})
+    lines = lines_of(path)
+    (at,) = [place for place, line in enumerate(lines) if line["op"] == "snapshot"]
+    before, snapshot, after = lines[at - 1 : at + 2]
+    assert (snapshot["seq"], snapshot["begins"]) == (before["seq"], True)
+    assert after["seq"] == snapshot["seq"] + 1
+    assert not after.get("begins", False)
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.get(APP, USER, "one")).state["n"] == 8
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_a_snapshot_that_cannot_be_taken_fails_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit that it would be written with is recorded, and the log says what happened."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no snapshot")
+
+    monkeypatch.setattr(files_writer, "snapshot_line", refuse)
+    async with limpet.open(url(tmp_path / "store")) as lp:
+        s = await lp.create(APP, USER, "one", actor=ADA)
+        for number in range(9):
+            await s.append("a.b", {"text": "x" * 10_000}, set={"n": number})
+        assert (await lp.maintenance.verify()).ok
+    assert s.state["n"] == 8
+    assert "housekeeping failed" in caplog.text
+
+
 async def test_a_sealed_log_shows_headers_and_no_bodies(tmp_path: Path) -> None:
     """Who did what kind of thing when is readable; data, state and changes are not."""
     path = tmp_path / "store"
@@ -120,6 +226,23 @@ async def test_a_torn_tail_is_repaired_and_written_on(tmp_path: Path, cut: int) 
         assert s.state["n"] == 7
         assert (await lp.maintenance.verify()).findings == ()
     assert all(json.loads(t) for t in segment(path).read_bytes().split(b"\n") if t)
+
+
+async def test_a_commit_may_be_larger_than_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a segment of its own, and what follows is written behind it."""
+    monkeypatch.setattr(log_module, "SEGMENT_BYTES", 4_096)
+    path = tmp_path / "store"
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, USER, "one", actor=ADA)
+        large = {"text": "x" * 3_000}
+        await s.append_many([limpet.Draft(type="a.b", data=large) for _ in range(3)], actor=ADA)
+        await s.append("a.b", {}, actor=ADA)
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.get(APP, USER, "one")).version == 5
+        assert (await lp.maintenance.verify()).findings == ()
+    assert len(list((path / "log").iterdir())) == 3
 
 
 async def test_a_group_without_its_end_was_never_written(tmp_path: Path) -> None:
@@ -227,6 +350,31 @@ async def test_a_damaged_frame_costs_its_session_alone(tmp_path: Path) -> None:
         assert (await lp.get(APP, USER, "s2")).state["n"] == 5
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_compaction_keeps_a_copy_of_what_it_cannot_read(
+    tmp_path: Path, *, compacted: bool
+) -> None:
+    """Also when the damage is older than the index; an erasure removes the copies, because nobody
+    can say what is in them."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        s = await lp.get(APP, USER, "s0")
+        for number in range(300):  # enough for an index at the end
+            await s.append("a.b", {"text": f"{number}"}, actor=ADA)
+    (damaged,) = (path / "log").glob("*.zst" if compacted else "*.jsonl")
+    data = bytearray(damaged.read_bytes())
+    data[40 if compacted else len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        (copy,) = (path / "log").glob("*.damaged")
+        assert copy.read_bytes() == bytes(data)
+        await lp.erase(APP, USER, "s1")
+        assert not copy.exists()
+
+
 # --- erased --------------------------------------------------------------------------------------
 
 
@@ -252,6 +400,36 @@ async def test_nothing_of_an_erased_session_is_in_the_files(
         assert (await lp.get(APP, USER, "s2")).state["n"] == 5
 
 
+async def test_an_erasure_leaves_the_line_behind_a_short_one(tmp_path: Path) -> None:
+    """Lines that have few numbers alone are shorter than what stands in for an erased one."""
+    path = tmp_path / "store"
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, USER, "one", actor=ADA)
+        await s.append("a.b", {}, actor=ADA)
+        store: Any = writer_of(s).journal.store
+        await store.compact(s.key, upto=1)
+        await lp.create(APP, USER, "two", state={"n": 5}, actor=ADA)
+        await lp.erase(APP, USER, "one")
+        assert (await lp.maintenance.verify()).findings == ()
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.get(APP, USER, "two")).state["n"] == 5
+        assert (await lp.maintenance.verify()).findings == ()
+
+
+async def test_a_user_who_was_erased_may_come_back(tmp_path: Path) -> None:
+    """Nothing names them after erase_user; names that they write later survive the next opening."""
+    path = tmp_path / "store"
+    async with limpet.open(url(path)) as lp:
+        await lp.create(APP, "grace", "c1", state={"user:tone": "old"}, actor="user:grace")
+        await lp.erase_user(APP, "grace")
+        assert holds(path, "grace") == []
+        await lp.create(APP, "grace", "c2", state={"user:tone": "new"}, actor="user:grace")
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.get(APP, "grace", "c2")).state["user:tone"] == "new"
+        assert (await lp.maintenance.verify()).findings == ()
+        assert holds(path, "old") == []
+
+
 async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +444,61 @@ async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_open(
     async with limpet.open(url(path)) as lp:
         assert holds(path, "secret 1.") == []
         assert (await lp.maintenance.verify()).findings == ()
+
+
+async def test_an_erasure_that_failed_is_finished_before_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index that it writes leads past the line that says so: no opening would find it."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        s = await lp.get(APP, USER, "s2", actor=ADA)
+        await s.append("a.b", {"text": "more"})
+        with monkeypatch.context() as patched:
+            patched.setattr(log_module.RootLog, "overwrite_frame", _refused)
+            with pytest.raises(StoreFailed):
+                await lp.erase(APP, USER, "s1")
+        await lp.maintenance.compact()
+    async with limpet.open(url(path)) as lp:
+        assert holds(path, "secret 1.") == []
+        assert (await lp.maintenance.verify()).findings == ()
+
+
+async def test_a_copy_that_a_process_died_in_is_removed_by_the_next_open(tmp_path: Path) -> None:
+    """Else what was erased since would stay in it."""
+    path = tmp_path / "store"
+    await filled(path)
+    part = segment(path).with_name("00000001.jsonl.damaged.part")
+    shutil.copy(segment(path), part)
+    async with limpet.open(url(path)) as lp:
+        assert not part.exists()
+        await lp.erase(APP, USER, "s1")
+    assert holds(path, "secret 1.") == []
+
+
+async def test_an_erasure_that_failed_is_done_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And frames that were overwritten twice are still frames, which zstd passes over."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        for failing in ("overwrite_frame", "sync"):
+            with monkeypatch.context() as patched:
+                patched.setattr(log_module.RootLog, failing, _refused)
+                with pytest.raises(StoreFailed):
+                    await lp.erase(APP, USER, "s1")
+        await lp.erase(APP, USER, "s1")
+        assert holds(path, "secret 1.") == []
+        assert holds(path, "secret 2.")
+        assert (await lp.maintenance.verify()).findings == ()
+
+
+def _refused(*_: object) -> None:
+    raise OSError(5, "Input/output error")
 
 
 # --- one process writes --------------------------------------------------------------------------
@@ -387,6 +620,24 @@ async def test_many_kills_lose_nothing(tmp_path: Path, round_: int) -> None:
 
 
 # --- many sessions -------------------------------------------------------------------------------
+
+
+async def test_a_log_is_found_by_its_uid_without_unpacking_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its head is held packed, as after opening, or as it was written."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        logs = [await lp.get(APP, USER, name) for name in ("s0", "s1")]
+        uids = [(await s.read(limit=1))[0].id for s in logs]  # of the first event of each
+        await lp.maintenance.compact()
+    store = await FilesStore.open(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("limpet.store.files.index.unpacked", _refused)
+        found = [await store.keys_with(uid) for uid in (*uids, "s0")]
+    assert [[key.id for key in keys] for keys in found] == [["s0"], ["s1"], []]
+    await store.close()
 
 
 async def test_an_idle_session_takes_less_than_a_kilobyte(tmp_path: Path) -> None:

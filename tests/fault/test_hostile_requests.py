@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import resource
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
@@ -171,6 +175,35 @@ def test_thousands_of_idle_connections_hold_nobody_up() -> None:
             for each in idle[:: max(1, most // 50)]:
                 assert answers(each)
         assert status(talk(port, GET + b"connection: close\r\n\r\n")) == 200
+
+
+def test_an_answer_that_nobody_reads_is_dropped() -> None:
+    """Its connection is cut off: megabytes would stay in memory as long as it is open."""
+    with Child("tests.support.bounded_server", "memory://", "UNREAD_SECONDS=0.3") as child:
+        port = int(str(child.line()).rpartition(":")[2])
+        agent = posted(port, "/v1/agents", {"name": "a", "model": "m"})["id"]
+        path = f"/v1/sessions/{posted(port, '/v1/sessions', {'agent': agent})['id']}/events"
+        content = [{"type": "text", "text": "x" * 2**19}]
+        for _ in range(32):
+            posted(port, path, {"events": [{"type": "user.message", "content": content}]})
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            connection.settimeout(20)
+            connection.connect(("127.0.0.1", port))
+            head = f"GET {path}?limit=1000 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+            connection.sendall(head.encode())
+            watched = select.poll()
+            watched.register(connection, 0)  # errors and ends are told all the same
+            assert watched.poll(60_000)
+        assert status(talk(port, GET + b"connection: close\r\n\r\n")) == 200
+
+
+def posted(port: int, path: str, body: Any) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", path, json.dumps(body))
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer
 
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"

@@ -34,6 +34,7 @@ from limpet.model import Key, chain
 from limpet.security.keys import SCOPE_SECONDS, Anchor
 from limpet.security.masters import new_master
 from limpet.security.ring import FileRing
+from limpet.store.files.lines import finished, next_chain
 from limpet.store.sqlite.rows import unpack_id
 from tests.support.keys import key_file, rewrite
 from tests.support.processes import exit_code
@@ -680,6 +681,134 @@ async def test_a_head_under_another_mac_is_found(url: str, keys: str, mac: str) 
         assert (await lp.get("support", "ada", "c1")).history.damaged == (6,)
         assert [f.where for f in (await lp.maintenance.verify()).findings] == ["head"]
         assert (await lp.get("support", "ada", "c2")).history.damaged == ()
+
+
+APART = limpet.Isolation("per_agent", agents={"agent:critic": limpet.FieldAccess(reads=("text",))})
+MAIN = limpet.Principal("agent:main", role="agent", app="support", user="ada", task="c1")
+EVE = limpet.Principal("user:eve", role="owner", app="support", user="eve")
+# What somebody puts into the facts of a head, and whom it would let in.
+FORGED: dict[str, tuple[str, str, limpet.Principal]] = {
+    "a label": ('"free"', '"paid"', MAIN),
+    "the phase": ('"phase"', '"phasf"', MAIN),
+    "its agents": ('"agent:critic"', '"agent:main"', MAIN),
+    "its users": ('"per_agent"', '"global"', EVE),
+}
+
+
+async def labeled(lp: Limpet) -> Key:
+    s = await lp.create("support", "ada", "c1", state={"text": CANARY}, isolation=APART)
+    await s.label({"plan": "free"}, actor="user:ada")
+    await s.suspend(actor="user:ada")
+    return s.key
+
+
+async def forge(url: str, before: str, after: str) -> None:
+    """Change a text in the facts of the session."""
+    (row,) = await rows_of(url, f"SELECT facts FROM limpet.sessions WHERE sid = {_SID}")
+    assert before in row[0]
+    cast = "" if url.startswith("sqlite") else "::jsonb"
+    sql = f"UPDATE limpet.sessions SET facts = $1{cast} WHERE sid = {_SID}"
+    await change(url, sql, row[0].replace(before, after))
+
+
+async def refused(lp: Limpet, key: Key, principal: limpet.Principal) -> None:
+    """Whoever reads the session is told, nobody writes to it, and no guard believes its facts."""
+    s = await lp.get(key)
+    assert s.history.damaged == (s.version,)
+    for to in (s, lp.session(key)):
+        with pytest.raises(SessionCorrupt, match="do not vouch"):
+            await to.label({"plan": "none"}, actor="user:ada")
+    acting = lp.acting_as(principal)
+    for read in (acting.get(key), acting.session(key).read(), acting.session(key).history.at(1)):
+        with pytest.raises((SessionCorrupt, limpet.AccessDenied)):
+            await read
+    store: Any = acting._journal.store
+    entries, _ = await store.changes(None, app="support", key=None, limit=50)
+    assert key not in {entry.key for entry in entries}
+
+
+@pytest.mark.parametrize("what", FORGED)
+async def test_changed_facts_of_a_head_are_found_by_every_load(
+    url: str, keys: str, what: str
+) -> None:
+    """Labels, phases and isolation stand in plain text beside the session: nobody without its keys
+    can change them unseen."""
+    before, after, principal = FORGED[what]
+    async with limpet.open(url, keys=keys) as lp:
+        key = await labeled(lp)
+    await forge(url, before, after)
+    async with limpet.open(url, keys=keys) as lp:
+        await refused(lp, key, principal)
+        found = (await lp.maintenance.verify()).findings
+        assert any(f.where == "head" and "do not vouch" in f.problem for f in found)
+
+
+async def test_a_session_that_was_given_another_key_is_found(url: str, keys: str) -> None:
+    """Nobody becomes the owner of a session by writing a name into its row."""
+    async with limpet.open(url, keys=keys) as lp:
+        await labeled(lp)
+    owner = "user" if url.startswith("sqlite") else "owner"
+    await change(url, f"UPDATE limpet.sessions SET {owner} = $1 WHERE sid = {_SID}", "eve")
+    async with limpet.open(url, keys=keys) as lp:
+        await refused(lp, Key("support", "eve", "c1"), EVE)
+
+
+async def test_what_a_process_has_in_memory_is_not_changed_below_it(url: str, keys: str) -> None:
+    """Facts that somebody changes in the database, with a lease, do not reach a session that this
+    process has read."""
+    async with limpet.open(url, keys=keys) as lp:
+        key = await labeled(lp)
+        await lp.get(key)
+        await forge(url, '"agent:critic"', '"agent:main"')
+        await change(url, f"UPDATE limpet.sessions SET fence = $1 WHERE sid = {_SID}", 7)
+        with pytest.raises((SessionCorrupt, limpet.AccessDenied)):
+            await lp.acting_as(MAIN).get(key)
+
+
+async def test_an_archived_session_is_vouched_for_under_each_of_its_keys(
+    url: str, keys: str, tmp_path: Path
+) -> None:
+    """A session whose key is given to its stub, and back, stays one that its keys vouch for."""
+    where = f"file://{tmp_path}/archive"
+    async with limpet.open(url, keys=keys, archive=where) as lp:
+        s = await said(lp)
+        await s.complete(actor="user:ada")
+        await s.archive(actor="user:ada")
+    async with limpet.open(url, keys=keys, archive=where) as lp:
+        assert (await lp.maintenance.verify()).ok
+        await lp.unarchive(s.key)
+    async with limpet.open(url, keys=keys, archive=where) as lp:
+        assert (await lp.get(s.key)).history.damaged == ()
+        assert (await lp.maintenance.verify()).ok
+
+
+def rewrite_log(directory: Path, before: bytes, after: bytes) -> None:
+    """Change a text in the lines of a log, and what is derived from them, so that they fit."""
+    (path,) = directory.glob("log/*.jsonl")
+    lines, crc = path.read_bytes().splitlines(keepends=True), ""
+    last = max(number for number, line in enumerate(lines) if before in line)
+    chain, made = msgspec.json.decode(lines[0])["chain"], list[bytes]()
+    for number, line in enumerate(lines):
+        was = msgspec.json.decode(line)["chain"].encode()
+        chain = next_chain(chain, crc) if made else chain
+        text = line[: line.rindex(b',"crc":"')] + b"}"
+        text = text.replace(b'"chain":"%b"' % was, b'"chain":"%b"' % chain.encode(), 1)
+        whole, crc = finished(text.replace(before, after) if number == last else text)
+        made.append(whole)
+    path.write_bytes(b"".join(made))
+
+
+@pytest.mark.parametrize("what", FORGED)
+async def test_changed_facts_in_a_log_of_files_are_found(
+    keys: str, tmp_path: Path, what: str
+) -> None:
+    """There they stand in the line of the event that changed them."""
+    url, (before, after, principal) = f"files:///{tmp_path}/support", FORGED[what]
+    async with limpet.open(url, keys=keys) as lp:
+        key = await labeled(lp)
+    rewrite_log(tmp_path / "support", before.encode(), after.encode())
+    async with limpet.open(url, keys=keys) as lp:
+        await refused(lp, key, principal)
 
 
 async def test_every_commit_renews_the_mac(url: str, keys: str) -> None:

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from limpet.session.limpet import journal_of
 from limpet.session.runs.delegation import head_of
 from tests.support.examples import tries
 from tests.support.live_mover import KEY
+from tests.support.node import answer
 from tests.support.processes import Child
 from tests.support.seeds import seed
 
@@ -167,6 +168,86 @@ async def test_moves_under_load_with_a_worker_lose_nothing(tmp_path: Path) -> No
         assert sorted(said) == sorted([f"re {seq}" for seq in asked])
         for lp in (a, b):
             assert (await lp.maintenance.verify()).findings == ()
+
+
+@pytest.mark.deeper
+async def test_nodes_and_movers_die_and_stand_still_under_load(tmp_path: Path) -> None:
+    """Each node is a process with a worker and a writer. One of source, target and mover is killed
+    or stopped at a random point of each of 300 moves, of three in the suite: every message that was
+    accepted is answered exactly once, and one store owns the session."""
+    one, two = _urls(tmp_path)
+    await _fill(one)
+    dice = random.Random(seed("nodes under load"))
+    places = {"a": one, "b": two}
+    with ExitStack() as stack:
+        nodes = {name: _node(stack, path) for name, path in places.items()}
+        source, target = "a", "b"
+        async with (
+            limpet.open(f"sqlite:///{one}?sync=normal", node="a") as a,
+            limpet.open(f"sqlite:///{two}?sync=normal", node="b") as b,
+        ):
+            stores = {"a": a, "b": b}
+            for number in range(tries(3, 300)):
+                victim = (source, target, "mover")[number % 3]
+                killed = number % 2 == 0 if number < 6 else dice.random() < 0.5
+                point = dice.randrange(POINTS)
+                child = Child("tests.support.live_mover", places[source], places[target], point)
+                with child:
+                    halted = await asyncio.to_thread(child.line) == "halted"
+                    struck = child if victim == "mover" else nodes[victim]
+                    os.kill(struck.pid, signal.SIGKILL if killed else signal.SIGSTOP)
+                    if victim != "mover" and halted:
+                        child.tell("go on")
+                        await asyncio.sleep(dice.random() / 10)
+                    if victim != "mover" or killed:
+                        child.kill()
+                        await _moved(stores[source], stores[target], a, b, struck, killed=killed)
+                    else:  # another mover finishes, and then this one wakes up
+                        await _moved(stores[source], stores[target], a, b, None, killed=False)
+                        os.kill(child.pid, signal.SIGCONT)
+                        if halted:
+                            child.tell("go on")
+                            assert (await asyncio.to_thread(child.line) or "").startswith("done")
+                assert await _owners(a, b) == 1
+                if killed and victim != "mover":
+                    nodes[victim] = _node(stack, places[victim])
+                source, target = target, source
+            for node in nodes.values():
+                node.kill()
+            owner = stores[source]
+            async with asyncio.timeout(60):
+                while (await owner.get(KEY)).head.pending:
+                    await owner.wake(KEY, answer)
+            s = await owner.get(KEY)
+            asked = [event.seq async for event in _all(s) if event.type == "user.message"]
+            said = [event.data["text"] async for event in _all(s) if event.type == "agent.message"]
+            assert sorted(said) == sorted([f"re {seq}" for seq in asked])
+            for lp in (a, b):
+                assert (await lp.maintenance.verify()).findings == ()
+
+
+def _node(stack: ExitStack, path: Path) -> Child:
+    child = stack.enter_context(Child("tests.support.node", path))
+    assert child.line() == "ready", child.complaint()
+    return child
+
+
+async def _moved(
+    source: Limpet, target: Limpet, a: Limpet, b: Limpet, struck: Child | None, *, killed: bool
+) -> None:
+    """Finish the move, however often that takes; a node that stands still wakes up meanwhile: it
+    may hold the lock of a file."""
+    for number in range(100):
+        with suppress(limpet.StoreError):
+            if (await source.move(KEY, target, force=True)).success:
+                break
+        assert await _owners(a, b) <= 1
+        if number == 0 and struck is not None and not killed:
+            os.kill(struck.pid, signal.SIGCONT)
+    else:
+        raise AssertionError("no attempt has finished the move")
+    if struck is not None and not killed:
+        os.kill(struck.pid, signal.SIGCONT)
 
 
 async def _all(s: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet.session.following import follow as watch
+from limpet.session import follow as watch
 from limpet.store.postgres import store
 from tests.support.postgres import Server, terminate_backends
 

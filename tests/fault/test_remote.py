@@ -33,7 +33,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """SIGKILL while commits are on their way, again and again; the same clients go on."""
-    kills = tries(20, 200)
+    kills = tries(6, 200)
     chance = random.Random(seed("remote kills"))
     store, port = f"sqlite:///{tmp_path}/store.db", _free_port()
     with ExitStack() as running:

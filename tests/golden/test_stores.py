@@ -15,6 +15,8 @@ import pytest
 import limpet
 from limpet import MigrationRegistry, Record, State, UnknownVariant, errors
 from limpet.model.values import checksum
+from limpet.store import upgrade
+from limpet.store.postgres.server import schema as postgres_schema
 from limpet.store.sqlite.file.schema import SCHEMA
 from tests.golden import stores
 from tests.golden.stores import (
@@ -35,6 +37,7 @@ from tests.golden.stores import (
     STATES,
     TYPED,
 )
+from tests.support.command import run
 
 HERE: Final = Path(__file__).parent
 # A golden file is never written again: this is the SHA-256 of each.
@@ -293,3 +296,25 @@ async def test_typed_state_is_read_and_migrated(lp: limpet.Limpet) -> None:
     assert asleep.state == Chat(goal="sleep", mood=Mood.CALM, messages=[])
     assert (asleep.version, asleep.head.schema_version) == (2, "2.0.0")
     assert (await lp.maintenance.verify()).findings == ()
+
+
+# --- before an upgrade ---------------------------------------------------------------------------
+
+
+def test_the_doctor_says_what_an_upgrade_will_do(tmp_path: Path) -> None:
+    """From which schema to which, for how long, how to go back; and it changes nothing."""
+    shutil.copy(HERE / "store-1.db", tmp_path / "old.db")
+    content = (tmp_path / "old.db").read_bytes()
+    said = run(tmp_path, "doctor", "old.db")
+    assert f"schema 1 → {SCHEMA}" in said.stdout
+    for words in ("upgrade time", "upgrade undone", "older processes", "limpet backup"):
+        assert words in said.stdout
+    assert said.returncode == 0
+    assert run(tmp_path, "doctor", "old.db", "--strict").returncode == 1
+    assert (tmp_path / "old.db").read_bytes() == content
+
+
+def test_every_schema_says_what_it_changes() -> None:
+    """On SQLite and on PostgreSQL, which have the same numbers."""
+    assert list(upgrade.STEPS) == list(range(2, SCHEMA + 1))
+    assert postgres_schema.SCHEMA == SCHEMA

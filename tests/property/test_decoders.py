@@ -1,7 +1,7 @@
 """Every decoder of what comes from outside: mutated input gives a value or a declared error.
 
-Whoever can write a file, a row, a ring or a cursor hands us bytes. `make torture` tries a million
-of them for each decoder, on fresh seeds; the suite some thousands.
+Whoever can write a file, a row, a ring, a cursor or a message hands us bytes. `make torture` tries
+a million of them for each decoder, on fresh seeds; the suite some thousands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
@@ -17,18 +18,23 @@ from zlib import crc32
 import msgspec
 import pytest
 from backports import zstd
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 import limpet
 from limpet import Diff, envelope
-from limpet.errors import LimpetError
-from limpet.model import Base, Event, Fold, Head, Key, blank, decode_body
+from limpet.errors import InvalidInput, LimpetError
+from limpet.model import Base, Commit, Draft, Event, Fold, Head, Key, blank, decode_body
+from limpet.model.events import prepare
 from limpet.model.values import FrozenDict, checksum
 from limpet.security import audit_check, receipt_check
 from limpet.security.keys import Anchor, KeySeal, open_masters
 from limpet.security.masters import _decoded, new_master
 from limpet.security.receipts import Receipt
 from limpet.security.ring import MemoryRing, RingRow
+from limpet.session import served_verbs
 from limpet.session.move.bundle import BundleReader
+from limpet.session.performed import perform
 from limpet.store import cursor as cursors
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import UNREADABLE, base_in, scope_after, snapshot_in
@@ -37,6 +43,10 @@ from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer, Unready
 from limpet.store.postgres import rows as postgres
 from limpet.store.protocol import ErasureCertificate, Place, Query
+from limpet.store.remote.commits import unpack_commit
+from limpet.store.remote.messages import UNREADABLE_MESSAGE, Call, Calls, decode_calls, encode
+from limpet.store.remote.methods import methods
+from limpet.store.remote.packing import Parcel, SealedFor, SealingKey, expand, seal_answer
 from limpet.store.sqlite.rows import event_from, head_from
 from tests.golden import files
 from tests.support.keys import memory_seal
@@ -399,6 +409,87 @@ def cursor_texts() -> Decoder:
     )
 
 
+# --- what travels between a client and a server ---------------------------------------------------
+
+
+def calls() -> Decoder:
+    """Messages of a client: calls, their parcels, and the arguments of their methods."""
+    said = Draft(type="user.message", data={"text": "hi"}, set={"n": 1})
+    draft = prepare(said, id="e1", actor="a")
+    given: dict[str, tuple[Any, ...]] = {
+        "commit": ((Commit(KEY, (draft,), 3, uid=UID),),),
+        "heads": (Query(app="support"),),
+        "read_ids": (KEY, ("e1", "e2")),
+        "perform": ("delete", encode([["support", "ada", "c1"]])),
+    }
+    kept = {"heads": {"cursor": None, "limit": 5}}
+    sent = []
+    for number, (name, args) in enumerate(given.items()):
+        method = methods()[name]
+        raw = encode(method.pack(method.bind(*args, **kept.get(name, {}))))
+        for parcel in (Parcel(0, raw), Parcel(1, zstd.compress(raw))):
+            call = Call(number + 1, name, False, parcel.raw, parcel.form)
+            sent.append(encode(Calls(0, (call,))))
+
+    def decode(raw: bytes) -> object:
+        for call in decode_calls(raw).calls:
+            method = methods().get(call.method)
+            if method is not None and call.form in (0, 1):
+                args = method.decode(expand(Parcel.of(call.form, call.args)))
+                if method.name == "commit":
+                    [unpack_commit(each, again=call.again) for each in args[0]]
+                else:
+                    method.unpack(args)
+        return raw
+
+    return Decoder(decode, tuple(sent), (LimpetError, *UNREADABLE_MESSAGE))
+
+
+def sealed_calls() -> Decoder:
+    """By the server, and answers by the client."""
+    signing = Ed25519PrivateKey.generate()
+    key, bound, reply = SealingKey(b"1" * 32, signing.sign), b"bound", b"2" * 32
+    public = signing.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    client = SealedFor("http://127.0.0.1", public)
+    client.greet(key.public, key.signature)
+    call = client.seal(Parcel(0, b"\x91\x01"), reply, bound)
+    answer = seal_answer(Parcel(0, b"\x91\x02"), reply, bound, ok=True)
+
+    def decode(raw: bytes) -> object:
+        with suppress(LimpetError):
+            expand(key.open(Parcel(2, raw), bound)[0])
+        with suppress(LimpetError):
+            client.greet(raw, key.signature)
+        return expand(client.open(Parcel(2, raw), reply, bound, ok=True))
+
+    return Decoder(decode, (call.data, answer.data, key.public))
+
+
+def verbs() -> Decoder:
+    """The arguments of every verb that a server performs."""
+    key = ["support", "ada", "c1"]
+    given = ([key], [key, "keep", None], ["support", "ada", "a"], [key, None, "now", "full", None])
+
+    def decode(raw: bytes) -> object:
+        for name, verb in served_verbs.VERBS.items():
+            with suppress(InvalidInput, NoVerb):
+                done(perform(_Verbless(), name, raw, reads=verb.reads))
+        return raw
+
+    return Decoder(decode, tuple([encode(each) for each in given]))
+
+
+class NoVerb(Exception):
+    """The arguments were read."""
+
+
+class _Verbless:
+    """A Limpet that was asked for a verb."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NoVerb
+
+
 DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
     "sealed bodies": sealed_bodies,
     "plain bodies": plain_bodies,
@@ -425,6 +516,9 @@ DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
     "lines of bundles": lambda: bundles(packed=False),
     "audits": audits,
     "cursors": cursor_texts,
+    "calls": calls,
+    "sealed calls": sealed_calls,
+    "verbs": verbs,
 }
 
 

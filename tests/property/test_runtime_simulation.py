@@ -9,8 +9,8 @@ from tests.support import seeds, simulation
 from tests.support.examples import schedules
 from tests.support.families import Families
 
-SHORT, LONG = 100, 10_000
-FEW_FAMILIES, MANY_FAMILIES = 30, 5_000
+SHORT, LONG = 50, 10_000
+FEW_FAMILIES, MANY_FAMILIES = 15, 5_000
 
 
 @pytest.fixture

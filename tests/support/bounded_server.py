@@ -11,7 +11,7 @@ import sys
 
 import limpet
 from limpet.server import serve
-from limpet.server.serve import serve_until_stopped, serving
+from limpet.server.serve import serving, stop_signals
 
 
 async def main(store: str, bounds: list[str]) -> None:
@@ -20,9 +20,10 @@ async def main(store: str, bounds: list[str]) -> None:
         assert hasattr(serve, name)
         setattr(serve, name, type(getattr(serve, name))(value))
     logging.basicConfig(level=logging.ERROR)
-    async with limpet.open(store) as lp, serving(lp, dev=True) as url:
-        print(url, flush=True)
-        await serve_until_stopped()
+    with stop_signals() as stopped:
+        async with limpet.open(store) as lp, serving(lp, dev=True) as url:
+            print(url, flush=True)
+            await stopped.wait()
     print("ended", flush=True)
 
 

@@ -21,7 +21,9 @@ ARGUMENTS: Final = (
     "--no-first-run",
     "--no-pings",
 )
-RUN: Final = (sys.executable, "-m", "limpet.cli")
+# The environment of the browser has Playwright; that of the package has every extra.
+PACKAGE: Final = Path(__file__).parents[2] / ".venv" / "bin" / "python"
+RUN: Final = (str(PACKAGE) if PACKAGE.exists() else sys.executable, "-m", "limpet.cli")
 
 
 def chromium() -> str | None:
@@ -57,9 +59,9 @@ def studio_of(store: Path | str, *options: str) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def served_by(store: Path) -> Iterator[str]:
+def served_by(store: Path, *options: str) -> Iterator[str]:
     """`limpet serve` in a process of its own, with keys: its URL."""
-    command = [*RUN, "serve", str(store), "--port", "0", "--json"]
+    command = [*RUN, "serve", str(store), "--port", "0", "--json", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield _printed_url(process)

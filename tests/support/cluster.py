@@ -55,12 +55,13 @@ class Cluster:
         server._run("pg_basebackup", "-D", server.data, *arguments)
         self.follow(server)
 
-    def follow(self, server: Server) -> None:
-        """Start a server on its own data as a standby of the primary."""
+    def follow(self, server: Server, through: Path | None = None) -> None:
+        """Start a server on its own data as a standby of the primary, perhaps through a relay."""
         (server.data / "standby.signal").touch()
         if server._as:
             os.chown(server.data / "standby.signal", server._as["user"], server._as["group"])
-        source = f"host={self.primary.folder} user=limpet application_name=s{id(server)}"
+        source = f"host={through or self.primary.folder} user=limpet"
+        source += f" application_name=s{id(server)}"
         server.start(primary_conninfo=source, recovery_target_timeline="latest")
 
     def sql(self, server: Server, statement: str) -> None:

@@ -1,6 +1,6 @@
 """How much a property or a fault loop is tried: little in a hurry, all of it when there is time.
 
-A test names the whole count. The suite tries a fifth of it, `make quick` a twentieth. On fresh
+A test names the whole count. The suite tries a tenth of it, `make quick` a twentieth. On fresh
 seeds `make torture` runs the same tests again (`tiers.goes_deeper`) with three times the examples
 and every point of the loops.
 """
@@ -49,4 +49,4 @@ def count(worth: int = 100) -> int:
         return worth * 3
     if in_a_hurry():
         return max(_LEAST, worth // 20)
-    return max(min(worth, 4 * _LEAST), worth // 5)
+    return max(min(worth, 2 * _LEAST), worth // 10)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from limpet.store.jobs import WriterCall
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.sqlite.writer import WriterCall
 
 
 async def on_writer(store: SQLiteStore, work: Callable[[SQLiteWriteConnection], Any]) -> Any:

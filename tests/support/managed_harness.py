@@ -8,8 +8,9 @@ import limpet
 
 
 async def converse(turn: limpet.Turn) -> None:
-    """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams, and
-    "delegate" has a child."""
+    """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams,
+    "delegate" has a child, "forever" calls a tool in each of two steps, and "crowded" has no room
+    for the message."""
     text = " ".join([str(event.data.get("text", "")) for event in turn.inputs])
     if "refund" in text:
         approval = await turn.approve("refund", {"amount": 3})
@@ -21,6 +22,10 @@ async def converse(turn: limpet.Turn) -> None:
         await turn.say(f"child said {await child.result()}")
     elif "pieces" in text:
         await turn.stream("pieces", _pieces())
+    elif "forever" in text:
+        await limpet.Agent(_call_again, [again], max_steps=2).run(turn)
+    elif "crowded" in text:
+        await turn.session.context(tokens=1)
     elif "fail" in text:
         raise ValueError("this harness fails")
     else:
@@ -30,3 +35,13 @@ async def converse(turn: limpet.Turn) -> None:
 async def _pieces() -> AsyncIterator[str]:
     for piece in ("one ", "two ", "three"):
         yield piece
+
+
+@limpet.tool
+def again() -> str:
+    """Do it again."""
+    return "again"
+
+
+def _call_again(request: limpet.ModelRequest) -> limpet.Reply:
+    return limpet.Reply("", (limpet.ToolCall("call", "again", {}),))

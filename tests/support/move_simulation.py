@@ -2,9 +2,9 @@
 
 Every call that a mover makes passes `Wire`. A seed decides what becomes of it: it is made, made
 twice, lost on the way, made without an answer, made much later, or it is the mover's last. Between
-calls people write wherever they are let, clocks leap, and a second mover may be at work. After
-every call the world is looked at: at most one store may accept a write. When the faults end, the
-next attempt has to leave exactly one owner, with everything that was ever accepted.
+calls people write wherever they are let, nodes sweep, clocks leap, and a second mover may be at
+work. After every call the world is looked at: at most one store may accept a write. When the faults
+end, the next attempt has to leave exactly one owner, with everything that was ever accepted.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ class World:
             if not self.calm and dice.random() < 0.03:
                 leap = timedelta(seconds=dice.choice((-3_600, -30, 30, 86_400)))
                 self.clocks[dice.choice("ab")].leap(leap)
+            if dice.random() < 0.03:
+                await self._sweep(dice.choice("ab"))
             if self.late and dice.random() < 0.2:
                 await self.deliver(self.late.pop(dice.randrange(len(self.late))))
             if not self.calm and dice.random() < 0.04:
@@ -189,6 +191,12 @@ class World:
         with suppress(LimpetError):
             await make()
         self.trace.append("late one")
+        await self.check()
+
+    async def _sweep(self, name: str) -> None:
+        """A node finishes what has its key there, and removes what nobody stages any more."""
+        await self.lps[name].work.sweep()
+        self.trace.append(f"sweep at {name}")
         await self.check()
 
     async def _write(self, name: str) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import sys
 
 import limpet
-from limpet.server.serve import serve_until_stopped, serving
+from limpet.server.serve import serving, stop_signals
 
 
 async def main(store: str, port: int) -> None:
-    async with limpet.open(store) as lp, serving(lp, port=port, dev=True) as url:
-        print(url, flush=True)
-        await serve_until_stopped()
+    with stop_signals() as stopped:
+        async with limpet.open(store) as lp, serving(lp, port=port, dev=True) as url:
+            print(url, flush=True)
+            await stopped.wait()
 
 
 if __name__ == "__main__":

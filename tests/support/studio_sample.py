@@ -85,7 +85,7 @@ async def _failing(turn: limpet.Turn) -> None:
 
 async def _unsure(turn: limpet.Turn) -> None:
     async def pay(idempotency_key: str) -> str:
-        raise limpet.EffectUnknown("the bank did not answer")
+        raise limpet.EffectUnknown("charge card", 1, "the bank did not answer")
 
     await turn.effect("charge card", pay)
 
@@ -97,7 +97,7 @@ async def _asking(turn: limpet.Turn) -> None:
 
 async def _delegating(turn: limpet.Turn) -> None:
     child = await turn.delegate("couriers", "Where is parcel 8?", title="Find the parcel")
-    await turn.say(f"The courier says: {await child.result()}")
+    await turn.say(f"The courier says: {(await child.result())['output']}")
 
 
 async def _courier(turn: limpet.Turn) -> None:

@@ -43,9 +43,12 @@ _WORLD_FOLDERS: Final = ("fault", "compat", "adapters")
 _WORLD_FILES: Final = (
     "test_background",
     "test_cli",
+    "test_coming_from",
     "test_demo",
     "test_examples",
+    "test_first_hour",
     "test_first_minutes",
+    "test_site",
     "test_sync",
     "test_typing",
 )

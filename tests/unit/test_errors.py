@@ -198,7 +198,11 @@ def build(kind: type[errors.LimpetError]) -> errors.LimpetError:
 
 def documented() -> dict[str, tuple[str, ...]]:
     """The rows of the tables in docs/errors.md: class → code, retryable, status, exit code."""
-    rows = re.findall(r"^\| `([^`]+)` \| `(\w+)` \|.*\| (\w+) \| (\d+) \| (\d+) \|$", _text(), re.M)
+    rows = re.findall(
+        r"^\| <a id=\"[\w.]+\"></a>`([^`]+)` \| `(\w+)` \|.*\| (\w+) \| (\d+) \| (\d+) \|$",
+        _text(),
+        re.M,
+    )
     return {name: (code, *rest) for code, name, *rest in rows}
 
 
@@ -230,7 +234,15 @@ def test_the_documentation_is_complete_and_true() -> None:
         name: (kind.code, "yes" if kind.retryable else "no", str(kind.status), str(kind.exit_code))
         for name, kind in CLASSES.items()
     }
-    assert len(re.findall(r"^\| `", _text(), re.M)) == len(table)
+    assert len(re.findall(r"^\| <a id=", _text(), re.M)) == len(table)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_error_leads_to_its_explanation(name: str) -> None:
+    """Its page is an anchor in docs/errors.md: the code itself."""
+    page, _, anchor = build(CLASSES[name]).page.partition("/#")
+    assert (page, anchor) == ("errors", CLASSES[name].code)
+    assert f'<a id="{anchor}"></a>`{anchor}`' in _text() or name == "LimpetError"
 
 
 def test_the_tree_in_the_docstring_is_complete() -> None:

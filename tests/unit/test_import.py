@@ -34,7 +34,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     later = (
         "store.sqlite.live",
         "session.runs.traces",
-        "session.conversing.graphs",
+        "session.conversation.graphs",
     )
     assert not {f"limpet.{name}" for name in later} & set(loaded)
 
@@ -115,3 +115,10 @@ def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
         limpet.dif  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose
     with pytest.raises(AttributeError, match="has no attribute 'GraphErr'"):
         limpet.errors.GraphErr  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose
+
+
+def test_the_server_needs_no_package_of_another_extra() -> None:
+    """It serves without pydantic: `limpet[server]` alone is enough."""
+    blocked = "import sys; sys.modules.update(pydantic=None, pydantic_core=None, numpy=None)"
+    program = f"{blocked}; import limpet.server.serve, limpet.studio"
+    subprocess.run([sys.executable, "-c", program], check=True)

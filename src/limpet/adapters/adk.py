@@ -20,9 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from google.adk.events.event import Event
-from pydantic import BaseModel
-
 import limpet
 from limpet import Key, Limpet, SessionConflict, SessionExists, SessionNotFound, SharedLimpet
 from limpet.adapters import adk_events
@@ -40,8 +37,8 @@ try:
         ListSessionsResponse,
     )
     from google.adk.sessions.session import Session
+    from pydantic import BaseModel
     from pydantic_core import to_jsonable_python
-
 except ModuleNotFoundError as error:
     raise ExtraMissing("google-adk", "adk") from error
 

@@ -189,7 +189,9 @@ class _TurnLlm(BaseLlm):  # type: ignore[misc]  # without the package its base i
             used = fresh[-1].usage_metadata if fresh else None
             if used is not None:
                 output = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
-                yield Piece(usage={"input": used.prompt_token_count or 0, "output": output})
+                cached = used.cached_content_token_count or 0
+                counts = {"input": used.prompt_token_count or 0, "output": output}
+                yield Piece(usage={**counts, "cache_read": cached})
 
         reply: Reply = await self.calls.model(ignoring_context(pieces))
         if not fresh:

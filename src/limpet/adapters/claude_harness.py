@@ -8,7 +8,7 @@ permission that it asks for is an approval of the turn.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
@@ -26,6 +26,7 @@ try:
         PermissionResultAllow,
         PermissionResultDeny,
         ResultMessage,
+        StreamEvent,
         TextBlock,
         ToolResultBlock,
         ToolUseBlock,
@@ -74,7 +75,7 @@ def as_harness(
         length = len(await options.session_store.load(place) or ())
         begun = await turn.step("transcript", lambda: length)
         named = {"resume": id, "session_id": None} if length else {"session_id": id}
-        chosen = replace(options, can_use_tool=can_use_tool, **named)
+        chosen = replace(options, can_use_tool=can_use_tool, include_partial_messages=True, **named)
         text = _CONTINUE if length > begun else await _prompt(turn, is_new=not length)
         client = ClaudeSDKClient(chosen, None if transport is None else transport(chosen))
         async with client:
@@ -85,7 +86,7 @@ def as_harness(
 
 
 async def _prompt(turn: Turn, *, is_new: bool) -> str:
-    """What the user says; before it what others said, if the transcript is new."""
+    """Return the user's text, preceded by the earlier conversation if the transcript is new."""
     before = await earlier_messages(turn) if is_new else []
     lines = [f"{message.role}: {message.text}" for message in before if message.text]
     said = prompt_of(turn)
@@ -93,29 +94,116 @@ async def _prompt(turn: Turn, *, is_new: bool) -> str:
 
 
 async def _say_all(turn: Turn, client: ClaudeSDKClient) -> None:
-    counted: set[str] = set()  # an answer may come as several messages with one usage
+    """Say what the program says until the query is over: pieces as partials, then the whole."""
+    texts, usage = _StreamedTexts(turn.id), _QueryUsage()
     async for message in client.receive_response():
-        if isinstance(message, ResultMessage):
+        if isinstance(message, StreamEvent):
+            if message.parent_tool_use_id is None and (piece := texts.piece(message)) is not None:
+                id, data = piece
+                await turn.session.append(
+                    "agent.message", data, id=id, partial=True, attempt=turn.attempt
+                )
+        elif isinstance(message, ResultMessage):
+            await _count(turn, usage.rest(message.usage or {}), str(message.uuid))
             if message.is_error:
                 raise RuntimeError(f"the query failed: {message.result or message.subtype}")
         elif isinstance(message, AssistantMessage | UserMessage):
             blocks = message.content if isinstance(message.content, list) else []
             for index, block in enumerate(blocks):
+                streamed = texts.id_of(message, block)
                 said = _statement(block)
                 if said is None:
                     continue
                 type, data = said
                 if isinstance(message, AssistantMessage) and type == "agent.message":
                     data |= {"model": message.model}
-                await turn.append(type, data, id=f"{turn.id}/{message.uuid}/{index}")
-            used = message.usage if isinstance(message, AssistantMessage) else None
-            key = getattr(message, "message_id", None) or str(message.uuid)
-            if used and key not in counted:
-                counted.add(key)
-                names = {"input": "input_tokens", "output": "output_tokens"}
-                counts = {ours: used.get(theirs, 0) for ours, theirs in names.items()}
-                id = f"{turn.id}/{key}/usage"
-                await turn.append("agent.message", {"text": "", "usage": counts}, id=id)
+                await turn.append(type, data, id=streamed or f"{turn.id}/{message.uuid}/{index}")
+            if isinstance(message, AssistantMessage):
+                key = message.message_id or str(message.uuid)
+                await _count(turn, usage.of(key, message.usage or {}), key)
+
+
+async def _count(turn: Turn, counts: dict[str, int], key: str) -> None:
+    """Put tokens on the budget."""
+    if any(counts.values()):
+        data = {"text": "", "usage": counts}
+        await turn.append("agent.message", data, id=f"{turn.id}/{key}/usage")
+
+
+class _QueryUsage:
+    """The tokens of one query. A message comes in several parts, each with the same usage, which is
+    that of its beginning; the result has the whole."""
+
+    def __init__(self) -> None:
+        self._messages: set[str] = set()
+        self._counted = _tokens({})
+
+    def of(self, key: str, used: Mapping[str, Any]) -> dict[str, int]:
+        """Return what a message adds."""
+        if key in self._messages:
+            return {}
+        self._messages.add(key)
+        return self._add(_tokens(used))
+
+    def rest(self, used: Mapping[str, Any]) -> dict[str, int]:
+        """Return what the result adds to its messages."""
+        whole = _tokens(used)
+        return self._add({name: max(0, n - self._counted[name]) for name, n in whole.items()})
+
+    def _add(self, counts: dict[str, int]) -> dict[str, int]:
+        for name, count in counts.items():
+            self._counted[name] += count
+        return counts
+
+
+def _tokens(used: Mapping[str, Any]) -> dict[str, int]:
+    """Token counts of theirs in ours: what was written to a cache or read from it was input."""
+    cached = used.get("cache_read_input_tokens") or 0
+    given = (used.get("input_tokens") or 0) + (used.get("cache_creation_input_tokens") or 0)
+    output = used.get("output_tokens") or 0
+    return {"input": given + cached, "output": output, "cache_read": cached}
+
+
+class _StreamedTexts:
+    """The ids of texts that come in pieces. A piece has the id of the message that is recorded when
+    its text is whole: the event that the stream of its message began with, and its number."""
+
+    def __init__(self, turn_id: str) -> None:
+        self._turn_id = turn_id
+        self._message: str | None = None  # the model's id of the message that is streamed
+        self._begun = ""
+        self._texts: list[int] = []  # the blocks of its text, in order
+        self._pieces: dict[int, int] = {}  # how many pieces each had
+        self._whole = 0  # texts of which everything has come
+
+    def piece(self, event: StreamEvent) -> tuple[str, dict[str, Any]] | None:
+        """Return the id and the data of a piece of text; None if the event has none."""
+        raw = event.event
+        if raw.get("type") == "message_start":
+            self._message, self._begun = raw.get("message", {}).get("id"), event.uuid
+            self._texts, self._pieces, self._whole = [], {}, 0
+        block, index = raw.get("content_block"), raw.get("index")
+        if isinstance(block, Mapping) and block.get("type") == "text" and isinstance(index, int):
+            self._texts.append(index)
+        delta = raw.get("delta")
+        if not isinstance(delta, Mapping) or delta.get("type") != "text_delta":
+            return None
+        if index not in self._texts or not delta.get("text"):
+            return None
+        number = self._pieces.get(index, 0)
+        self._pieces[index] = number + 1
+        return self._id(self._texts.index(index)), {"text": delta["text"], "index": number}
+
+    def id_of(self, message: Any, block: Any) -> str | None:
+        """Return the id of a text that came in pieces; None of anything else."""
+        is_text = isinstance(message, AssistantMessage) and isinstance(block, TextBlock)
+        if not is_text or message.message_id is None or message.message_id != self._message:
+            return None
+        self._whole += 1
+        return self._id(self._whole - 1)
+
+    def _id(self, text: int) -> str:
+        return f"{self._turn_id}/{self._begun}/{text}"
 
 
 def _statement(block: Any) -> tuple[str, dict[str, Any]] | None:

@@ -39,7 +39,7 @@ from limpet.adapters.transcript import (
 from limpet.adapters.turn_calls import TurnCalls, earlier_messages, ignoring_context, prompt_of
 from limpet.errors import ExtraMissing, SessionDeleted, SessionExists, SessionNotFound
 from limpet.model import thaw
-from limpet.session.conversing.timeline import CLEARED
+from limpet.session.conversation.timeline import CLEARED
 
 try:
     from pydantic import TypeAdapter
@@ -233,7 +233,7 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
         record: ConversationRecord,
         new: Sequence[ConversationEntry],
     ) -> list[TranscriptRecord]:
-        """What takes the history that is left out of `messages()`, and says the kept one again."""
+        """Return records that hide the dropped history and repeat the kept part."""
         kept = new[0].parent_id if new else record.head_id
         if before is None or kept == before.head_id:
             return []
@@ -369,7 +369,8 @@ class _TurnModel(WrapperModel):  # type: ignore[misc]  # without the package its
                 named = {"index": index, "id": part.tool_call_id, "name": part.tool_name}
                 yield Piece(tool={**named, "arguments": part.args_as_json_str()})
             used = response.usage
-            yield Piece(usage={"input": used.input_tokens, "output": used.output_tokens})
+            counts = {"input": used.input_tokens, "output": used.output_tokens}
+            yield Piece(usage={**counts, "cache_read": used.cache_read_tokens})
 
         reply = await self._calls.model(ignoring_context(pieces))
         return fresh[0] if fresh else _response_of(reply)

@@ -22,7 +22,7 @@ from limpet.adapters.transcript import (
 )
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
-from limpet.session.conversing.timeline import POPPED
+from limpet.session.conversation.timeline import POPPED
 
 try:
     from strands.session.repository_session_manager import RepositorySessionManager
@@ -61,7 +61,10 @@ class LimpetSessionManager(RepositorySessionManager, SessionRepository):  # type
     ) -> None:
         self._app, self._user = app, user
         self._store = store_for(self, store)
-        super().__init__(session_id=session_id, session_repository=self)
+        try:
+            super().__init__(session_id=session_id, session_repository=self)
+        except SessionException:  # another process created it after this one had looked
+            super().__init__(session_id=session_id, session_repository=self)
 
     async def close(self) -> None:
         """Close the store that a URL has opened, unless other objects of this process use it."""

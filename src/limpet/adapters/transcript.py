@@ -31,6 +31,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import DefaultActor
+from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Tries
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]  # an event type and its data
@@ -44,7 +45,7 @@ RESULT: Final = "agent.tool_result"
 _INPUTS: Final = ("user.message", "system.message")
 _NAMES: Final = ("request_id", "name")  # what an event keeps if the rest does not fit
 _UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
-_PAGE: Final = 1_000
+_PAGE: Final = PAGE_MAX
 _PENDING_MAX: Final = 1_000
 _RECORD_BYTES_MAX: Final = 4 * 2**20  # within an event; a larger one is a blob
 _MEDIA_TYPE: Final = "application/json"
@@ -139,7 +140,11 @@ class Transcript:
     ) -> list[TranscriptRecord]:
         """Leave out what was recorded before, and what stands in this batch twice."""
         ids = [record.id for record in records if record.id is not None]
-        known = {event.id for event in await session.read_ids(ids)} if session and ids else set()
+        known: set[str] = set()
+        if session is not None:
+            for first in range(0, len(ids), _PAGE):
+                events = await session.read_ids(ids[first : first + _PAGE])
+                known |= {event.id for event in events}
         new: list[TranscriptRecord] = []
         for record in records:
             if record.id is None or record.id not in known:

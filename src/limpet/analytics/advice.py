@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.analytics.rollup import CellTally, group_row, tool_row
-from limpet.model import DefaultActor
+from limpet.model import DefaultActor, Key
 from limpet.session.documents import Internal
+from limpet.session.history.retention import limits_of
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.runs.switches import ToolSwitch
 
@@ -39,12 +40,11 @@ RESPONSES: Final[Mapping[Signal, str]] = {
     "large_state": "compact more often, and prune the history",
     "frequent_suspensions": "lengthen the idle timeout, and give workers more resources",
 }
-NOT_AUTOMATIC: Final[frozenset[Signal]] = frozenset(("low_completion", "many_repairs"))
 
 
 class AdvicePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a signal is given, and what may be done about it without asking. All of it is off
-    until it is turned on."""
+    """The thresholds of the signals, and which responses run without asking. Every response is off
+    by default."""
 
     # Thresholds: a signal is given beyond them, from `cases` cases on.
     cases: int = 20
@@ -78,7 +78,7 @@ class SignalEvidence(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """A signal and the response to it. `applied` if a policy has had it done."""
+    """A signal and the response to it. `applied` is True if a policy carried it out."""
 
     signal: Signal
     response: str
@@ -89,7 +89,7 @@ class Advice(msgspec.Struct, frozen=True):
         e = self.evidence
         of = f" of {e.value}" if e.value else ""
         return (
-            f"{e.metric}{of} is {e.measured:,.3g} (threshold {e.threshold:,.3g}, "
+            f"{e.metric.replace('_', ' ')}{of} is {e.measured:,.3g} (threshold {e.threshold:,.3g}, "
             f"{e.cases:,} cases): {self.response}"
         )
 
@@ -116,9 +116,9 @@ def advice_for(app: str, totals: Totals, policy: AdvicePolicy) -> Iterator[Advic
     ):
         yield from _above(signal, (app, "app", "", metric), row[metric], threshold, cases, policy)
     predicted = whole["predicted"]
-    found = row["mean_satisfaction"]
+    satisfaction = row["mean_satisfaction"]
     of = (app, "app", "", "mean_satisfaction")
-    yield from _below("low_satisfaction", of, found, policy.satisfaction, predicted, policy)
+    yield from _below("low_satisfaction", of, satisfaction, policy.satisfaction, predicted, policy)
     for name, tally in totals(app, "tool"):
         tool = tool_row(tally)
         of = (app, "tool", name, "error_rate")
@@ -156,48 +156,63 @@ def _below(
 
 
 async def apply(
-    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[], list[Any]]
+    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[str], list[Key]]
 ) -> Advice:
     """Do what the policy allows about one piece of advice, once, and record it. `low` gives the
-    keys of live sessions whose satisfaction is below the threshold."""
+    keys of an app's live sessions whose satisfaction is below the threshold."""
     done = await _applied(lp, advice, policy, low)
     if done is None:
         return advice
     applied = msgspec.structs.replace(advice, applied=done)
-    e = advice.evidence
     documents = Internal(journal_of(lp), COLLECTION, actor=ACTOR)
-    await documents.put(f"{e.app}/{advice.signal}/{e.value}", msgspec.to_builtins(applied))
+    await documents.put(_name(advice), msgspec.to_builtins(applied))
     return applied
 
 
+def _name(advice: Advice) -> str:
+    """Return the name of the document that says what was done about it the last time."""
+    return f"{advice.evidence.app}/{advice.signal}/{advice.evidence.value}"
+
+
 async def _applied(
-    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[], list[Any]]
+    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[str], list[Key]]
 ) -> str | None:
     """Return what was done; None if the policy allows nothing, or it is done already."""
-    app, e = advice.evidence.app, advice.evidence
+    app = advice.evidence.app
     match advice.signal:
         case "tool_errors" if policy.open_circuits:
-            return await _open_circuit(lp, app, e.value, policy)
+            return await _switch_circuit(lp, advice, policy)
         case "high_turn_latency" if policy.fresh_seconds is not None:
             if (await lp.policies.switches(app)).fresh_seconds >= policy.fresh_seconds:
                 return None
             await lp.policies.fresh_evidence(app, policy.fresh_seconds, actor=ACTOR)
             return f"evidence is fresh for {policy.fresh_seconds:,.0f} s"
         case "large_state" if policy.hot_events is not None:
+            kept = await limits_of(journal_of(lp), app)
+            if kept is not None and kept.events is not None and kept.events <= policy.hot_events:
+                return None
             await lp.policies.retention(app, events=policy.hot_events, actor=ACTOR)
             report = await lp.maintenance.compact()
             return f"{policy.hot_events:,} events stay hot; {report}"
         case "frequent_suspensions" if policy.idle_timeout is not None:
             return _lengthen_idle(lp, app, policy.idle_timeout)
         case "low_satisfaction" if policy.escalate_priority is not None:
-            return await _escalate(lp, low(), policy.escalate_priority)
+            return await _escalate(lp, low(app), policy.escalate_priority)
     return None
 
 
-async def _open_circuit(lp: Limpet, app: str, tool: str, policy: AdvicePolicy) -> str | None:
-    now_us = journal_of(lp).now_us()
+async def _switch_circuit(lp: Limpet, advice: Advice, policy: AdvicePolicy) -> str | None:
+    """Open the circuit of a tool, or close it when its time is over. A tool whose circuit was open
+    is judged by the calls since then: what it did before would keep it open for good."""
+    now_us, app, tool = journal_of(lp).now_us(), advice.evidence.app, advice.evidence.value
     before = (await lp.policies.switches(app)).tools.get(tool, ToolSwitch())
     if before.is_open(now_us):
+        return None
+    if before.open:
+        switch = msgspec.structs.replace(before, open=False, until_us=None)
+        await lp.policies.switch_tool(app, tool, switch, actor=ACTOR)
+        return f"the circuit of {tool} is closed; its next {policy.cases} calls are judged"
+    if not await _fails_still(lp, advice, policy):
         return None
     fallback = policy.fallbacks.get(tool, before.fallback)
     until_us = now_us + round(policy.circuit_seconds * 1_000_000)
@@ -205,6 +220,19 @@ async def _open_circuit(lp: Limpet, app: str, tool: str, policy: AdvicePolicy) -
     await lp.policies.switch_tool(app, tool, switch, actor=ACTOR)
     instead = "" if fallback is None else f"; {fallback} stands in for it"
     return f"the circuit of {tool} is open for {policy.circuit_seconds:,.0f} s{instead}"
+
+
+async def _fails_still(lp: Limpet, advice: Advice, policy: AdvicePolicy) -> bool:
+    """True if a tool has failed too often since something was last done about it."""
+    documents = Internal(journal_of(lp), COLLECTION)
+    document = await documents.find(_name(advice))
+    last = None if document is None else documents.decoded(document, Advice)
+    if last is None:
+        return True
+    now, then = advice.evidence, last.evidence
+    calls = now.cases - then.cases
+    errors = round(now.measured * now.cases) - round(then.measured * then.cases)
+    return calls >= policy.cases and errors / calls > policy.tool_error_rate
 
 
 def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
@@ -222,7 +250,7 @@ def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
     return f"new sessions are idle for up to {idle}"
 
 
-async def _escalate(lp: Limpet, keys: list[Any], priority: int) -> str | None:
+async def _escalate(lp: Limpet, keys: list[Key], priority: int) -> str | None:
     raised = 0
     for key in keys:
         session = await lp.find(key)

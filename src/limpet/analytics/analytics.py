@@ -34,7 +34,7 @@ from limpet.analytics.metrics import (
     fold_checkpoint,
     fold_event,
 )
-from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport
+from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport, hourly
 from limpet.analytics.rollup import (
     DIMENSIONS,
     GRAINS,
@@ -92,7 +92,7 @@ OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One judgement: of the session, or of one turn or tool call of it."""
+    """A score of a session, a turn or a tool call."""
 
     seq: int
     name: str
@@ -138,6 +138,7 @@ class Analytics:
         self._opened: tuple[AnalyticsFile, FeedFold] | None = None
         self._model: SatisfactionModel | None = None
         self._stopping = False
+        self._catching_up = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self._parts()
@@ -176,8 +177,8 @@ class Analytics:
     # --- folding ---------------------------------------------------------------------------------
 
     async def run(self, *, once: bool = False) -> int:
-        """Fold what is new; with once=True return then, else go on until `stop` or a cancellation.
-        Returns the number of events that were folded."""
+        """Fold new events; with once=True return when they are folded, otherwise continue until
+        `stop` or cancellation. Return the number of events folded."""
         _, folding = self._parts()
         began, self._stopping, looked = folding.events, False, float("-inf")
         if not await folding.is_same():
@@ -201,8 +202,23 @@ class Analytics:
                         await bell.wait()
         return folding.events - began
 
+    async def catch_up(self, seconds: float) -> bool:
+        """Fold new events for about this many seconds. Return True if none are left. An alternative
+        to `run` for processes that fold on demand: it neither trains nor applies advice."""
+        _, folding = self._parts()
+        async with self._catching_up:
+            if not await folding.is_same():
+                await folding.reconcile()
+            until = time.monotonic() + seconds
+            while await self._fold_page():
+                if time.monotonic() >= until:
+                    return False
+                await asyncio.sleep(0)
+            await folding.honour_endings()
+            return True
+
     def stop(self) -> None:
-        """Let `run` return after the page that it folds."""
+        """Make `run` return after the page it is folding."""
         self._stopping = True
 
     async def _fold_page(self) -> bool:
@@ -225,7 +241,7 @@ class Analytics:
             self._retrain // timedelta(microseconds=1)
         )
         rated = file.meta("rated") or 0
-        if due and (found := file.rated()) >= self._minimum and found > rated:
+        if due and (now_rated := file.rated()) >= self._minimum and now_rated > rated:
             with suppress(TooLittleFeedback):
                 await self.train(minimum=self._minimum)
         if self._policy is not None:
@@ -236,8 +252,8 @@ class Analytics:
     async def session(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None
     ) -> SessionAnalytics:
-        """Return the metrics of a session as they are now, with what was not folded yet. Of a
-        deleted one, as they were. Raises SessionNotFound."""
+        """Return the current metrics of a session, including events that are not folded yet; for a
+        deleted session, the last ones. Raises SessionNotFound."""
         one = key_of(key, user, id)
         fold = await self._current(one)
         if fold is None:
@@ -250,8 +266,8 @@ class Analytics:
     async def _current(self, key: Key) -> SessionFold | None:
         """The fold of a session with the rest of its log, which is counted in the file later."""
         file, _ = self._parts()
-        found = file.folds_of(key)
-        fold, store = found[-1] if found else None, journal_of(self._lp).store
+        folds = file.folds_of(key)
+        fold, store = folds[-1] if folds else None, journal_of(self._lp).store
         after = 0 if fold is None else fold.seq
         while True:
             try:
@@ -296,17 +312,17 @@ class Analytics:
         note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Record a score from 0 to 1 of a session, of one turn or of one tool call. It is an event
-        of the session, which may have ended."""
+        """Record a score from 0 to 1 for a session, a turn or a tool call. It is an event of the
+        session, which may have ended."""
         fact = scored(name, value, turn=turn, call=call, note=note, actor=actor or ACTOR)
         session = self._lp.session(key_of(key))
         return (await session.record(fact))[0]
 
     async def scores(self, key: AnyKey) -> tuple[Score, ...]:
-        """Return the scores of a session that were folded, oldest first."""
+        """Return the folded scores of a session, oldest first."""
         file, _ = self._parts()
-        found = file.folds_of(key_of(key))
-        return tuple([Score(*row) for row in file.scores(found[-1].uid)]) if found else ()
+        folds = file.folds_of(key_of(key))
+        return tuple([Score(*row) for row in file.scores(folds[-1].uid)]) if folds else ()
 
     # --- groups ----------------------------------------------------------------------------------
 
@@ -320,11 +336,11 @@ class Analytics:
         window: Grain | None = None,
         limit: int = GROUPS,
     ) -> Table:
-        """Return the numbers of each user, task type, agent version, tool or window of an app.
+        """Return the numbers for each user, task type, agent version, tool or window of an app.
 
-        Sessions belong to the window in which they were created, and what windows show to that in
-        which it happened. With a `window` ("hour", "day" or "month") there is a row for each group
-        and window. `since` and `until` bound the beginnings of windows, as fine as these are still
+        A session belongs to the window in which it was created; measurements belong to the window
+        in which they were made. With a `window` ("hour", "day" or "month") there is a row for each
+        group and window. `since` and `until` bound the starts of windows, at the granularity still
         kept: hours, then days, then months; users have days. The largest groups come first.
         """
         file, _ = self._parts()
@@ -336,12 +352,12 @@ class Analytics:
             groups = file.totals(app, dimension, limit)
             return _table(dimension, [{dimension: v, **row(t)} for v, t in groups], row)
         cells = file.ranged(app, dimension, *_hours(since, until), limit)
-        found: dict[tuple[str, int, int], list[CellTally]] = {}
+        groups_of_cells: dict[tuple[str, int, int], list[CellTally]] = {}
         for grain, start, value, tally in cells:
             place = (0, 0) if window is None else _placed(grain, start, window)
-            found.setdefault((value, *place), []).append(tally)
+            groups_of_cells.setdefault((value, *place), []).append(tally)
         rows = []
-        for (value, grain, start), tallies in found.items():
+        for (value, grain, start), tallies in groups_of_cells.items():
             in_window = {} if window is None else {"window": window_name(grain, start)}
             rows.append({dimension: value, **in_window, **row(merged(tallies))})
         count = "count" if dimension == "tool" else "sessions"
@@ -358,11 +374,11 @@ class Analytics:
         limit: int,
     ) -> Table:
         file, _ = self._parts()
-        found: dict[tuple[int, int], dict[int, CellTally]] = {}
+        windows: dict[tuple[int, int], dict[int, CellTally]] = {}
         for grain, start, _, tally in file.ranged(app, "window", *_hours(since, until), limit):
             place = _placed(grain, start, window)
             # Seconds of several apps add up within an hour; beyond it peaks are compared.
-            hours = found.setdefault(place, {})
+            hours = windows.setdefault(place, {})
             same = start if grain == HOUR else -len(hours) - 1
             hours.setdefault(same, CellTally.empty()).plus(tally)
         rows = [
@@ -370,17 +386,17 @@ class Analytics:
                 "window": window_name(grain, start),
                 **window_row(merged(hours.values()), hours_in(grain, start)),
             }
-            for (grain, start), hours in sorted(found.items(), key=lambda each: each[0][1])
+            for (grain, start), hours in sorted(windows.items(), key=lambda each: each[0][1])
         ]
         return _table("window", rows[-limit:], lambda t: window_row(t, 1))
 
     # --- satisfaction ----------------------------------------------------------------------------
 
     async def train(self, *, minimum: int = MINIMUM) -> SatisfactionModel:
-        """Learn what satisfies from the sessions with feedback, and predict it for all sessions.
+        """Learn satisfaction from the sessions with feedback, and predict it for all sessions.
 
-        The model is the next version of a document of the store. Raises TooLittleFeedback with
-        fewer than `minimum` rated sessions, and never trains on fewer than 10.
+        The model is stored as the next version of a document. Raises TooLittleFeedback with fewer
+        than `minimum` rated sessions, and always with fewer than 10.
         """
         file, folding = self._parts()
         if type(minimum) is not int or minimum < 1:
@@ -400,10 +416,10 @@ class Analytics:
         return model
 
     async def model(self, version: int | None = None) -> SatisfactionModel | None:
-        """Return a version of the model, the newest if none is named; None if there is none."""
+        """Return a version of the model, by default the newest; None if it does not exist."""
         documents = Internal(journal_of(self._lp), COLLECTION)
-        found = await documents.find(MODEL, version)
-        return None if found is None else documents.decoded(found, SatisfactionModel)
+        document = await documents.find(MODEL, version)
+        return None if document is None else documents.decoded(document, SatisfactionModel)
 
     async def _adopt_model(self) -> None:
         """Predict with the newest model of the store, which another process may have trained."""
@@ -468,10 +484,11 @@ class Analytics:
         false_alarm_rate: float | None = None,
         limit: int = finding.SESSIONS,
     ) -> Anomalies:
-        """Return what lies further than k deviations from the sessions before, by metric and for
-        all metrics together; `robust` goes by median and MAD. The first `warm_up` sessions are not
-        judged. With a `false_alarm_rate` the bounds are set so that one false alert or more comes
-        at most at that rate; without, the result says which rate k has."""
+        """Return the values that lie more than k deviations from the sessions before, for each
+        metric and for all metrics together. `robust` uses the median and the MAD. The first
+        `warm_up` sessions are not judged. With a `false_alarm_rate` the bounds are set so that the
+        chance of any false alert stays at that rate; without one, the result reports the rate that
+        k implies."""
         names = tuple(metrics)
         if unknown := [name for name in names if name not in finding.METRICS]:
             known = ", ".join(finding.METRICS)
@@ -498,8 +515,8 @@ class Analytics:
         dimension: Dimension = "agent_version",
         confidence: float = comparing.CONFIDENCE,
     ) -> Comparison:
-        """Compare two groups, b with a: agent versions, or task types or users. Each metric has the
-        interval of its difference."""
+        """Compare group b with group a: agent versions, task types or users. Each metric has the
+        confidence interval of its difference."""
         if dimension not in ("agent_version", "task_type", "user"):
             raise InvalidInput(
                 "compare takes groups of sessions: agent_version, task_type or user."
@@ -527,9 +544,18 @@ class Analytics:
         rate: float = comparing.FALSE_ALARM_RATE,
         limit: int = 4 * BASELINE,
     ) -> Regression:
-        """Test if the predicted satisfaction of the newest sessions has fallen: a sequential test
-        against the oldest `baseline` of them, which may be asked for after every session."""
-        return comparing.regression_in(self.file.recent(app, limit), baseline=baseline, rate=rate)
+        """Test whether the predicted satisfaction of the newest sessions has fallen. The test is
+        sequential, against the oldest `baseline` sessions, so it may be repeated after every
+        session. After `limit` sessions it begins again with the newest as its baseline; each such
+        test raises false alarms at most at `rate`."""
+        if not 0 < baseline < limit:
+            raise InvalidInput("baseline is a number from 1, and less than limit.")
+        sessions = sum([tally["predicted"] for _, tally in self._all_of(app)])
+        tested = comparing.sessions_in_test(sessions, baseline=baseline, limit=limit)
+        return comparing.regression_in(self.file.recent(app, tested), baseline=baseline, rate=rate)
+
+    def _all_of(self, app: str | None) -> list[tuple[str, CellTally]]:
+        return self.file.totals(app, "task_type", _GROUPS_MAX)
 
     async def advice(
         self, app: str | None = None, *, policy: AdvicePolicy | None = None
@@ -547,12 +573,11 @@ class Analytics:
     async def apply(
         self, policy: AdvicePolicy | None = None, *, app: str | None = None
     ) -> tuple[Advice, ...]:
-        """Do what the policy allows about each piece of advice, and record it. Returns what was
-        done."""
+        """Carry out the advice that the policy allows, and record it. Return what was done."""
         rules = policy or self._policy or AdvicePolicy()
 
-        def low() -> list[Key]:
-            folds = self.file.folds(live=True)
+        def low(app: str) -> list[Key]:
+            folds = [fold for fold in self.file.folds(live=True) if fold.app == app]
             return [fold.key for fold in folds if _is_low(fold, rules.satisfaction)]
 
         done = []
@@ -567,10 +592,10 @@ class Analytics:
         return tuple(done)
 
     async def applied(self) -> tuple[Advice, ...]:
-        """Return the advice that was applied, the last time of each."""
+        """Return the advice that was applied, with the last time for each."""
         documents = Internal(journal_of(self._lp), advising.COLLECTION)
-        found = [documents.decoded(each, Advice) async for each in documents.each()]
-        return tuple([each for each in found if each is not None])
+        advices = [documents.decoded(each, Advice) async for each in documents.each()]
+        return tuple([each for each in advices if each is not None])
 
     async def failing(self, app: str | None = None, *, limit: int = 100) -> FailingSet:
         """Return the newest sessions that failed, as a set that can be saved and replayed."""
@@ -579,7 +604,8 @@ class Analytics:
     # --- elsewhere -------------------------------------------------------------------------------
 
     async def export(self, path: str | Path) -> int:
-        """Write one row for each session to a Parquet file; their number. Raises ExtraMissing."""
+        """Write one row per session to a Parquet file and return their number. Raises
+        ExtraMissing."""
         from limpet.analytics.export import write_parquet
 
         return write_parquet(self.file, Path(path), self._now_us())
@@ -589,19 +615,21 @@ class Analytics:
         return prometheus_text(self.file)
 
     def instrument(self, meter_provider: Any = None) -> None:
-        """Offer the same totals as OpenTelemetry instruments, of a provider or of the global one.
-        Raises ExtraMissing."""
+        """Register the same totals as OpenTelemetry instruments with a provider, by default the
+        global one. Raises ExtraMissing."""
         instrument(self.file, meter_provider)
 
     async def report(self, app: str | None = None) -> FleetReport:
-        """Return what an operator looks at first: windows, groups, anomalies and advice."""
+        """Return an operator's overview: windows, groups, anomalies and advice."""
         whole = await self.by("task_type", app=app, limit=_GROUPS_MAX)
         groups = [name for name in DIMENSIONS if name != "window"]
         return FleetReport(
             app=app,
             at=self._lp.now(),
             sessions=sum(whole.column("sessions")),
-            windows=await self.by("window", app=app, window="hour", limit=WINDOWS),
+            windows=hourly(
+                await self.by("window", app=app, window="hour", limit=WINDOWS), self._lp.now()
+            ),
             groups={name: await self.by(name, app=app, limit=REPORT_GROUPS) for name in groups},
             anomalies=await self.anomalies(app=app, false_alarm_rate=0.05),
             regression=await self.regression(app),
@@ -610,12 +638,10 @@ class Analytics:
         )
 
     async def forget(self, app: str, user: str) -> int:
-        """Remove the sessions of a user at once; their number. `run` does so for who was erased
-        from the store."""
-        file, folding = self._parts()
-        gone = [fold for fold in file.folds() if (fold.app, fold.user) == (app, user)]
-        folding.remove(gone)
-        return len(gone)
+        """Remove a user's sessions now and return their number. `run` does this for users who were
+        erased from the store."""
+        _, folding = self._parts()
+        return await folding.forget(app, user)
 
 
 def _is_low(fold: SessionFold, below: float) -> bool:

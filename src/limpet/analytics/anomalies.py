@@ -61,7 +61,7 @@ METRICS: Final = tuple(_METRICS)
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """One metric went off: by how much, since when, and in which sessions."""
+    """A metric that exceeded its bounds: by how much, since when, and in which sessions."""
 
     metric: str
     value: float  # of the worst session; for all metrics together, the distance
@@ -75,10 +75,10 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Anomalies(msgspec.Struct, frozen=True):
-    """The alerts, and how likely one of them is false if every session is alike.
+    """The alerts, and the probability that one of them is false if all sessions are alike.
 
-    `false_alarm_rate` is that of the whole family: of one false alert or more in all `tests`, for
-    metrics that are normal (those with logarithms: log-normal).
+    `false_alarm_rate` is family-wise: the chance of at least one false alert in all `tests`,
+    assuming that the metrics are normally distributed (log-normally, for those with logarithms).
     """
 
     alerts: tuple[Alert, ...]
@@ -148,13 +148,16 @@ def _value(fold: SessionFold, name: str) -> float:
 
 
 def _unit(name: str) -> float:
-    """What is added before a logarithm is taken: a millisecond, a cent's tenth, or one."""
+    """Return the offset added before a logarithm: a millisecond, a tenth of a cent, or one."""
     return 0.001 if name in ("mean_turn_latency", "time_to_first_response", "cost_usd") else 1.0
 
 
 def _shown(name: str, value: float) -> float:
     """A value as people read it."""
-    return max(0.0, math.exp(min(value, 700)) - _unit(name)) if _METRICS[name][1] else value
+    if not _METRICS[name][1]:
+        return value
+    plain, unit = math.exp(min(value, 700)) - _unit(name), _unit(name)
+    return plain if plain > unit * 1e-9 else 0.0  # a logarithm does not give zero back
 
 
 def _one(
@@ -162,7 +165,7 @@ def _one(
 ) -> list[tuple[int, float, Baseline]]:
     """Return index, deviations and baseline of each value that lies beyond k spreads."""
     calm: list[float] = []
-    found = []
+    outliers = []
     for index, value in enumerate(series):
         if math.isnan(value):
             continue
@@ -171,19 +174,19 @@ def _one(
             base = baseline(before, robust=robust, floor=_METRICS[name][2])
             off = (value - base.middle) / base.spread
             if abs(off) > bound(len(before)):
-                found.append((index, float(off), base))
+                outliers.append((index, float(off), base))
                 continue
         calm.append(float(value))
-    return found
+    return outliers
 
 
 def _alerts(
-    folds: Sequence[SessionFold], name: str, found: list[tuple[int, float, Baseline]]
+    folds: Sequence[SessionFold], name: str, outliers: list[tuple[int, float, Baseline]]
 ) -> list[Alert]:
     """Return one alert for what went off upwards, and one for downwards."""
     alerts = []
     for side in (1, -1):
-        off = [each for each in found if each[1] * side > 0]
+        off = [each for each in outliers if each[1] * side > 0]
         if not off:
             continue
         worst = max(off, key=lambda each: abs(each[1]))
@@ -191,7 +194,7 @@ def _alerts(
         expected, value = _shown(name, base.middle), _shown(name, _value(folds[index], name))
         order = sorted(off, key=lambda each: -abs(each[1]))
         why = (
-            f"{name} was {value:,.3g} where {expected:,.3g} was expected, "
+            f"{name.replace('_', ' ')} was {value:,.3g} where {expected:,.3g} was expected, "
             f"{abs(deviations):.1f} deviations {'above' if side > 0 else 'below'}"
         )
         alerts.append(
@@ -210,7 +213,7 @@ def _joint_alerts(
     window: int,
 ) -> list[Alert]:
     calm: list[int] = []
-    found: list[tuple[int, float, float, str]] = []
+    outliers: list[tuple[int, float, float, str]] = []
     for index, value in enumerate(values):
         if np.isnan(value).any():
             continue
@@ -221,15 +224,16 @@ def _joint_alerts(
             limit = distance_for(chance, len(metrics), len(before))
             if far > limit:
                 apart = np.abs(value - mean) / np.sqrt(np.diag(covariance))
-                found.append((index, far, limit, metrics[int(np.argmax(apart))]))
+                outliers.append((index, far, limit, metrics[int(np.argmax(apart))]))
                 continue
         calm.append(index)
-    if not found:
+    if not outliers:
         return []
-    order = sorted(found, key=lambda each: -each[1])
+    order = sorted(outliers, key=lambda each: -each[1])
     _, far, limit, name = order[0]
     why = (
-        f"the metrics together were {far:.1f} away where {limit:.1f} is allowed, most of all {name}"
+        f"the metrics together were {far:.1f} away where {limit:.1f} is allowed, most of all "
+        f"{name.replace('_', ' ')}"
     )
     return [_alert(folds, ALL_METRICS, far, limit, far, [each[0] for each in order], why)]
 

@@ -26,7 +26,8 @@ _SESSIONS_NAMED: Final = 20
 
 
 class MetricDifference(msgspec.Struct, frozen=True):
-    """One metric of two groups, and the interval of b - a. None: too little to say."""
+    """One metric of two groups, and the confidence interval of b - a; None if there is too little
+    data."""
 
     metric: str
     a: float | None
@@ -37,7 +38,7 @@ class MetricDifference(msgspec.Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """True if the interval leaves out zero."""
+        """True if the interval excludes zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -125,7 +126,7 @@ class Regression(msgspec.Struct, frozen=True):
 
     fell: bool
     evidence: float  # the highest likelihood ratio; it fell where this passes 1 / rate
-    rate: float  # of false alarms, however often it is looked at
+    rate: float  # of false alarms in one test, however often it is looked at
     baseline: float | None  # the mean before
     mean: float | None  # since then, or of all later sessions if it did not fall
     since: datetime | None  # when the first session of the fall began
@@ -136,6 +137,18 @@ class Regression(msgspec.Struct, frozen=True):
         """The same as JSON holds it."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
+
+
+def sessions_in_test(sessions: int, *, baseline: int, limit: int) -> int:
+    """Return how many of the newest sessions one test is about.
+
+    A test begins at a fixed session and ends `limit` sessions later, when the next one has its
+    baseline. A window that moves with every session would be a new test each time, and sooner or
+    later one of them is a false alarm.
+    """
+    if sessions <= baseline:
+        return sessions
+    return baseline + (sessions - baseline - 1) % (limit - baseline) + 1
 
 
 def regression_in(

@@ -2,8 +2,8 @@
 
 `sessions` has the fold of every session by its uid, `logs` how far the logs of checkpoints were
 read, `cells` the roll-ups, and `meta` the positions in the feed, the horizons of the windows and a
-copy of the model. A commit checks that the positions are still those that it started from: a second
-process on the same file finds its batch refused and reads again, and nothing counts twice.
+copy of the model. A commit checks that nobody else has written since what it counts was read: a
+second process on the same file finds its batch refused and reads again, and nothing counts twice.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ from limpet.model import Key
 from limpet.store.open import sqlite_path
 from limpet.store.sqlite.failures import translate
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _APPLICATION: Final = 0x4C504E41  # "LPNA"
 _BUSY_MS: Final = 10_000
 _CELLS_MAX: Final = 20_000  # in memory
+_PUT_SESSION: Final = """
+INSERT OR REPLACE INTO sessions (uid, name, app, rated, ended, seen, fold)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 -- `name` is a hash of the key: several sessions may have had it, one after another.
 CREATE TABLE sessions (
     uid   BLOB PRIMARY KEY,
     name  INTEGER NOT NULL,
+    app   TEXT NOT NULL,
     rated INTEGER, -- when its last feedback came
     ended INTEGER, -- NULL while it is under way
     seen  INTEGER NOT NULL, -- when its last event was recorded
@@ -58,6 +63,7 @@ CREATE INDEX sessions_name ON sessions (name);
 CREATE INDEX sessions_rated ON sessions (rated) WHERE rated IS NOT NULL;
 CREATE INDEX sessions_live ON sessions (uid) WHERE ended IS NULL;
 CREATE INDEX sessions_seen ON sessions (seen);
+CREATE INDEX sessions_app ON sessions (app, seen);
 CREATE TABLE logs (key TEXT PRIMARY KEY, uid TEXT NOT NULL, seq INTEGER NOT NULL)
     STRICT, WITHOUT ROWID;
 CREATE TABLE scores (
@@ -88,7 +94,7 @@ Cell = tuple[str, str, int, int, str]  # app, dimension, grain, start, value
 
 
 class FoldedElsewhere(Exception):
-    """Another process has folded meanwhile: what was read here is not to be counted."""
+    """Another process has written meanwhile: what was read here is not to be counted."""
 
 
 class AnalyticsFile:
@@ -103,6 +109,7 @@ class AnalyticsFile:
         except apsw.Error as error:
             raise translate(error, self.where, "write") from error
         self._cells: dict[Cell, CellTally] = {}
+        self._unshredded = False  # the log of changes still has rows that were removed
         self._version = self._data_version()
 
     def _prepare(self) -> None:
@@ -110,25 +117,48 @@ class AnalyticsFile:
         conn.set_busy_timeout(_BUSY_MS)
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
+        conn.execute("PRAGMA secure_delete = ON")  # names of erased users leave the free pages too
         with self._transaction():
-            found = (
+            marks = (
                 conn.execute("PRAGMA application_id").get,
                 conn.execute("PRAGMA user_version").get,
             )
-            if found == (0, 0):
+            if marks == (0, 0):
                 if conn.execute("SELECT count(*) FROM sqlite_schema").get:
                     raise StoreForeign(self.where)
                 conn.execute(_SCHEMA)
                 conn.execute(f"PRAGMA application_id = {_APPLICATION}")
                 conn.execute(f"PRAGMA user_version = {FORMAT}")
-            elif found[0] != _APPLICATION:
+            elif marks[0] != _APPLICATION:
                 raise StoreForeign(self.where)
-            elif found[1] > FORMAT:
-                raise StoreNewer(self.where, found[1], FORMAT)
+            elif marks[1] > FORMAT:
+                raise StoreNewer(self.where, marks[1], FORMAT)
+            elif marks[1] < FORMAT:
+                self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Bring a file of format 1 to this one: sessions get their app, and an index by it."""
+        conn = self._conn
+        conn.execute("ALTER TABLE sessions ADD COLUMN app TEXT NOT NULL DEFAULT ''")
+        rows: list[Any] = conn.execute("SELECT fold, uid FROM sessions").fetchall()
+        apps = [(_decoder.decode(fold).app, uid) for fold, uid in rows]
+        conn.executemany("UPDATE sessions SET app = ? WHERE uid = ?", apps)
+        conn.execute("CREATE INDEX sessions_app ON sessions (app, seen)")
+        conn.execute(f"PRAGMA user_version = {FORMAT}")
 
     def close(self) -> None:
         """Close it. Closing twice is fine."""
         self._conn.close()
+
+    def shred(self) -> None:
+        """Write the log of changes into the file and empty it: it still has rows that were removed.
+        If somebody else reads just now, it is not waited for: the next commits try again."""
+        self._conn.set_busy_timeout(0)
+        try:
+            state: Any = self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._unshredded = bool(state[0])
+        finally:
+            self._conn.set_busy_timeout(_BUSY_MS)
 
     @property
     def size(self) -> int:
@@ -152,11 +182,22 @@ class AnalyticsFile:
         row = self._conn.execute("SELECT fold FROM sessions WHERE uid = ?", (packed(uid),)).get
         return None if row is None else _decoder.decode(row)
 
+    def names(self) -> list[tuple[bytes, int]]:
+        """Return the uid of every session as it is stored, and the hash of its key."""
+        return list(self._conn.execute("SELECT uid, name FROM sessions"))
+
+    def folds_at(self, uids: Iterable[bytes]) -> list[SessionFold]:
+        """Return the folds of these sessions, uids as they are stored; without those that are not
+        there."""
+        sql = "SELECT fold FROM sessions WHERE uid = ?"
+        rows = [self._conn.execute(sql, (uid,)).get for uid in uids]
+        return [_decoder.decode(raw) for raw in rows if raw is not None]
+
     def folds_of(self, key: Key) -> list[SessionFold]:
         """Return the folds of all sessions that had this key, the newest last."""
         rows = self._conn.execute("SELECT fold FROM sessions WHERE name = ?", (hashed(key),))
-        found = [fold for (raw,) in rows if (fold := _decoder.decode(raw)).key == key]
-        return sorted(found, key=lambda fold: fold.created_us)
+        folds = [fold for (raw,) in rows if (fold := _decoder.decode(raw)).key == key]
+        return sorted(folds, key=lambda fold: fold.created_us)
 
     def folds(
         self, *, rated: bool = False, live: bool = False, after: bytes = b"", limit: int = -1
@@ -169,14 +210,10 @@ class AnalyticsFile:
 
     def recent(self, app: str | None, limit: int) -> list[SessionFold]:
         """Return the sessions of an app that were seen last, the oldest of them first."""
-        found: list[SessionFold] = []
-        for (raw,) in self._conn.execute("SELECT fold FROM sessions ORDER BY seen DESC"):
-            fold = _decoder.decode(raw)
-            if app in (None, fold.app):
-                found.append(fold)
-            if len(found) >= limit:
-                break
-        return found[::-1]
+        where, given = ("", ()) if app is None else ("WHERE app = ?", (app,))
+        sql = f"SELECT fold FROM sessions {where} ORDER BY seen DESC LIMIT ?"  # nosec B608  # fixed text
+        folds = [_decoder.decode(raw) for (raw,) in self._conn.execute(sql, (*given, limit))]
+        return folds[::-1]
 
     def rated(self) -> int:
         """Return how many sessions have feedback."""
@@ -240,15 +277,22 @@ class AnalyticsFile:
     def horizons(self) -> Horizons:
         return Horizons(self.meta("day") or 0, self.meta("month") or 0)
 
+    def changed_elsewhere(self) -> bool:
+        """True if another process has written since this was last asked; then nothing that was
+        read before may be counted on."""
+        if (version := self._data_version()) == self._version:
+            return False
+        self._cells.clear()
+        self._version = version
+        return True
+
     @contextmanager
-    def commit(self, expect: Mapping[str, Any]) -> Iterator[FileCommit]:
-        """Write everything inside or nothing, if these values of `meta` are still as expected.
-        Raises FoldedElsewhere."""
+    def commit(self) -> Iterator[FileCommit]:
+        """Write everything inside or nothing, if no other process has written since
+        `changed_elsewhere` was last asked. Raises FoldedElsewhere."""
         with self._transaction():
-            self._refresh()
-            for name, value in expect.items():
-                if self.meta(name) != value:
-                    raise FoldedElsewhere
+            if self.changed_elsewhere():
+                raise FoldedElsewhere
             made = FileCommit(self._conn, self._cells, self.horizons)
             try:
                 yield made
@@ -258,13 +302,8 @@ class AnalyticsFile:
                 raise
         if len(self._cells) > _CELLS_MAX:
             self._cells.clear()
-        self._version = self._data_version()
-
-    def _refresh(self) -> None:
-        """Forget the cells that another process may have changed."""
-        if (version := self._data_version()) != self._version:
-            self._cells.clear()
-            self._version = version
+        if self._unshredded:
+            self.shred()
 
     def _data_version(self) -> int:
         return int(self._conn.execute("PRAGMA data_version").get)
@@ -282,7 +321,7 @@ class AnalyticsFile:
 
 
 class FileCommit:
-    """What one commit of the file writes."""
+    """The rows that one commit of the file writes."""
 
     def __init__(self, conn: apsw.Connection, cells: dict[Cell, CellTally], at: Horizons) -> None:
         self._conn, self._cells, self._at = conn, cells, at
@@ -296,6 +335,7 @@ class FileCommit:
             (
                 packed(fold.uid),
                 hashed(fold.key),
+                fold.app,
                 fold.rated_us or None,
                 fold.ended_us or None,
                 fold.updated_us,
@@ -303,7 +343,7 @@ class FileCommit:
             )
             for fold in folds
         ]
-        self._conn.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._conn.executemany(_PUT_SESSION, rows)
 
     def put_logs(self, logs: Mapping[Key, tuple[str, int]]) -> None:
         rows = [(str(key), uid, seq) for key, (uid, seq) in logs.items()]
@@ -317,6 +357,9 @@ class FileCommit:
         self._conn.execute("DELETE FROM sessions WHERE uid = ?", (packed(uid),))
         self._conn.execute("DELETE FROM scores WHERE uid = ?", (packed(uid),))
         self._conn.execute("DELETE FROM logs WHERE uid = ?", (uid,))
+        last = self._conn.execute("SELECT value FROM meta WHERE name = 'last'").get
+        if last is not None and uid in msgspec.json.decode(last):
+            self.set_meta("last", None)
 
     def add(self, key: CellKey, tally: CellTally, times: int = 1) -> None:
         """Add a share to the cells of its group: that of all time, and that of its window."""
@@ -365,26 +408,26 @@ class FileCommit:
         self._changed.clear()
 
     def _cell(self, cell: Cell) -> CellTally:
-        found = self._cells.get(cell)
-        if found is None:
+        tally = self._cells.get(cell)
+        if tally is None:
             sql = """SELECT tally FROM cells
                 WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
             raw = self._conn.execute(sql, cell).get
-            found = self._cells[cell] = CellTally.empty() if raw is None else unpack(raw)
+            tally = self._cells[cell] = CellTally.empty() if raw is None else unpack(raw)
         self._changed.add(cell)
-        return found
+        return tally
 
 
 def packed(uid: str) -> bytes:
     """Return a uid as it is stored: most are UUIDs, and take 16 bytes."""
     if len(uid) == 36:
         try:
-            found = uuid.UUID(uid)
+            parsed = uuid.UUID(uid)
         except ValueError:
             pass
         else:
-            if str(found) == uid:
-                return found.bytes
+            if str(parsed) == uid:
+                return parsed.bytes
     return b"\0" + uid.encode()
 
 

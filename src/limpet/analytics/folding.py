@@ -5,17 +5,22 @@ in one commit. A session counts by its uid and the last seq that was folded: an 
 again is passed over, and one that does not follow is no reason to guess: what lies between is read
 from the log, for cold events leave the feed. Nothing is awaited between the decision to count an
 event and counting it.
+
+One batch is under way at a time: folding, training and forgetting take turns within a process. What
+another process has written to the file meanwhile is noticed by its version, and then everything is
+read again from the file before it counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from limpet.analytics.file import AnalyticsFile, FileCommit, FoldedElsewhere, packed
+from limpet.analytics.file import AnalyticsFile, FileCommit, FoldedElsewhere, hashed, packed
 from limpet.analytics.metrics import (
     HOUR_US,
     SessionFold,
@@ -45,7 +50,7 @@ from limpet.model.facts.checkpoints import OF, RECORDED
 from limpet.model.facts.phases import archive_place
 from limpet.model.facts.scores import SCORED
 from limpet.model.keys import CHECKPOINTS, owned_by
-from limpet.session.following.follow import feed_of
+from limpet.session.follow import feed_of
 from limpet.store.protocol import Query, Store
 
 PAGE: Final = 4_000  # entries that are folded and committed together
@@ -58,7 +63,7 @@ Predict = Callable[[SessionFold, int], int]  # millionths
 
 
 class Batch(msgspec.Struct):
-    """What a page changes: the folds and what they added before."""
+    """The changes of one page: new folds, and what the old ones had added."""
 
     before: dict[str, dict[CellKey, CellTally]] = {}  # by uid
     folds: dict[str, SessionFold] = {}
@@ -86,27 +91,30 @@ class FeedFold:
         self.predict, self.model = predict, 0
         self._folds: dict[Key, SessionFold] = {}
         self._batch = Batch()
+        self._turn = asyncio.Lock()  # held from the first read of a batch to its commit
         self.events = 0  # folded so far
         self.ended: list[SessionFold] = []  # that the last commit saw the end of
 
     async def step(self) -> list[SessionFold] | None:
         """Fold one page of the feed, or at its end one of the checkpoints; None if there is nothing
         new. Returns the folds that changed."""
-        try:
-            return await self._step()
-        except FoldedElsewhere:  # another process was faster: begin where it stopped
-            self._reset()
-            return []
-        except PositionUnknown:  # the store was put back to an earlier time
-            await self.reconcile()
-            self._file.set_meta("position", None)
-            self._file.set_meta("checkpoints", None)
-            return []
+        async with self._turn:
+            try:
+                return await self._step()
+            except FoldedElsewhere:  # another process was faster: begin where it stopped
+                self._reset()
+                return []
+            except PositionUnknown:  # the store was put back to an earlier time
+                await self._reconcile()
+                self._file.set_meta("position", None)
+                self._file.set_meta("checkpoints", None)
+                return []
 
     async def _step(self) -> list[SessionFold] | None:
-        expect = {name: self._file.meta(name) for name in FEEDS}
-        position, marks = expect["position"], expect["checkpoints"]
-        entries, position = await self._feed.changes(position, app=None, key=None, limit=PAGE)
+        if self._file.changed_elsewhere():
+            self._reset()
+        begin, marks = self._file.meta("position"), self._file.meta("checkpoints")
+        entries, position = await self._feed.changes(begin, app=None, key=None, limit=PAGE)
         for number, entry in enumerate(entries, 1):
             if not self._take(entry.key, entry.event):
                 await self._catch_up(entry.key)
@@ -116,9 +124,9 @@ class FeedFold:
             made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
             for entry in made:
                 await self._take_checkpoint(entry.key, entry.event)
-            if not made and expect["position"] is not None:
+            if not made and begin is not None:
                 return None
-        return self.commit(expect, {"position": position, "checkpoints": marks})
+        return self._commit({"position": position, "checkpoints": marks})
 
     # --- one event -------------------------------------------------------------------------------
 
@@ -174,10 +182,10 @@ class FeedFold:
         return fold
 
     def _newest(self, key: Key) -> SessionFold | None:
-        found = self._file.folds_of(key)
-        if found:
-            self._folds[key] = found[-1]
-        return found[-1] if found else None
+        folds = self._file.folds_of(key)
+        if folds:
+            self._folds[key] = folds[-1]
+        return folds[-1] if folds else None
 
     async def _catch_up(self, key: Key) -> SessionFold | None:
         """Fold what the log has beyond the fold; all of it, if nothing was folded yet."""
@@ -236,14 +244,14 @@ class FeedFold:
 
     # --- commits ---------------------------------------------------------------------------------
 
-    def commit(self, expect: dict[str, Any], meta: dict[str, Any]) -> list[SessionFold]:
+    def _commit(self, meta: dict[str, Any]) -> list[SessionFold]:
         """Write what was folded and the positions behind it. Raises FoldedElsewhere."""
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:
             for fold in changed:
                 fold.satisfaction, fold.model = self.predict(fold, now_us), self.model
-        with self._file.commit(expect) as c:
+        with self._file.commit() as c:
             for name, value in meta.items():
                 c.set_meta(name, value)
             if changed:
@@ -278,14 +286,24 @@ class FeedFold:
 
     async def predict_all(self) -> None:
         """Write the satisfaction that the model predicts for every session, page by page."""
-        self._reset()
-        after = b""
-        while folds := list(self._file.folds(after=after, limit=_READ)):
-            for fold in folds:
-                self._touch(fold)
-            self.commit({}, {})
-            after = packed(folds[-1].uid)
+        after: bytes | None = b""
+        while after is not None:
+            async with self._turn:
+                after = self._predict_page(after)
             await asyncio.sleep(0)
+
+    def _predict_page(self, after: bytes) -> bytes | None:
+        """Where the next page begins; None after the last."""
+        self._file.changed_elsewhere()
+        self._reset()
+        folds = list(self._file.folds(after=after, limit=_READ))
+        for fold in folds:
+            self._touch(fold)
+        try:
+            self._commit({})
+        except FoldedElsewhere:
+            return after
+        return packed(folds[-1].uid) if folds else None
 
     # --- what is gone ----------------------------------------------------------------------------
 
@@ -295,38 +313,58 @@ class FeedFold:
         Deleted sessions stay: what was measured of them is no secret. Looks at every session, and
         only if the store says that one has ended.
         """
+        async with self._turn:
+            return await self._honour_endings()
+
+    async def _honour_endings(self) -> int:
         position = self._file.meta("position") or await self._feed.position()
         ended = (await self._feed.touched(position)).ended
         if ended == self._file.meta("ended"):
             return 0
+        known = self._file.names()  # first: what begins meanwhile is not looked for
         heads, tombs = await self._living(), await self._tombs()
         uids = {packed(uid) for uid, _ in heads}
-        keys = {key for _, key in heads} | tombs
-        gone = [
-            fold
-            for fold in self._file.folds()
-            if packed(fold.uid) not in uids and fold.key not in keys
-        ]
-        self.remove(gone, {"ended": ended})
-        return len(gone)
+        names = {hashed(key) for _, key in heads} | {hashed(key) for key in tombs}
+        gone = [uid for uid, name in known if uid not in uids and name not in names]
+        return self._remove(lambda: self._file.folds_at(gone), {"ended": ended})
 
-    def remove(self, folds: Iterable[SessionFold], meta: dict[str, Any] | None = None) -> None:
-        """Take sessions out of the file and of every cell that they added to."""
-        self._reset()
-        for fold in folds:
-            self._batch.before[fold.uid] = tallies_of(fold)
-            self._batch.removed.append(fold)
-        self.commit({}, meta or {})
-        self._folds.clear()
+    async def forget(self, app: str, user: str) -> int:
+        """Remove the sessions of a user; their number."""
+
+        def theirs() -> list[SessionFold]:
+            return [fold for fold in self._file.folds() if (fold.app, fold.user) == (app, user)]
+
+        async with self._turn:
+            return self._remove(theirs)
+
+    def _remove(
+        self, chosen: Callable[[], list[SessionFold]], meta: dict[str, Any] | None = None
+    ) -> int:
+        """Take sessions out of the file and of every cell that they added to; their number."""
+        while True:
+            self._file.changed_elsewhere()
+            self._reset()
+            folds = chosen()
+            for fold in folds:
+                self._batch.before[fold.uid] = tallies_of(fold)
+                self._batch.removed.append(fold)
+            try:
+                self._commit(meta or {})
+            except FoldedElsewhere:
+                continue
+            self._folds.clear()
+            if folds:
+                self._file.shred()
+            return len(folds)
 
     async def _living(self) -> set[tuple[str, Key]]:
         """The uids and keys of all sessions, also of those in the archive."""
-        found: set[tuple[str, Key]] = set()
+        sessions: set[tuple[str, Key]] = set()
         async for head in self._heads(Query(order="created", reverse=False)):
             place = archive_place(head.facts)
             uid = head.uid if place is None else str(place["uid"])
-            found.add((uid, head.key))
-        return found
+            sessions.add((uid, head.key))
+        return sessions
 
     async def _tombs(self) -> set[Key]:
         return {head.key async for head in self._heads(Query(deleted=True))}
@@ -367,20 +405,28 @@ class FeedFold:
     async def reconcile(self) -> None:
         """Compare every session with its log: what was folded of events that are not there any
         more is taken out, and folded again from the log."""
-        self._reset()
+        async with self._turn:
+            await self._reconcile()
+
+    async def _reconcile(self) -> None:
         async for head in self._heads(Query(order="created", reverse=False)):
             if archive_place(head.facts) is None:
                 await self._compare(head)
         self._file.set_meta("ended", None)
-        await self.honour_endings()
+        await self._honour_endings()
 
     async def _compare(self, head: Head) -> None:
         fold = self._file.fold(head.uid)
         if fold is not None and not await self._agrees(head, fold):
-            self.remove([fold])
-        await self._catch_up(head.key)
-        if self._batch.folds:
-            self.commit({}, {})
+            self._remove(lambda: self._file.folds_at([packed(head.uid)]))
+        while True:
+            self._file.changed_elsewhere()
+            self._reset()
+            await self._catch_up(head.key)
+            with suppress(FoldedElsewhere):
+                if self._batch.folds:
+                    self._commit({})
+                return
 
     async def _agrees(self, head: Head, fold: SessionFold) -> bool:
         if head.version <= fold.seq:

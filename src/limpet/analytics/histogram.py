@@ -69,13 +69,8 @@ def union(histograms: Iterable[Mapping[int, int]]) -> Histogram:
     low = int(bins.min())
     sums = np.zeros(int(bins.max()) - low + 1, np.int64)
     np.add.at(sums, bins - low, counts)
-    found = np.flatnonzero(sums)
-    return dict(zip((found + low).tolist(), sums[found].tolist(), strict=True))
-
-
-def count_of(histogram: Mapping[int, int]) -> int:
-    """Return the number of values in it."""
-    return sum(histogram.values())
+    filled = np.flatnonzero(sums)
+    return dict(zip((filled + low).tolist(), sums[filled].tolist(), strict=True))
 
 
 def rank_of(q: float, count: int) -> int:
@@ -85,21 +80,20 @@ def rank_of(q: float, count: int) -> int:
 
 def quantile(histogram: Mapping[int, int], q: float) -> float | None:
     """Return the value of nearest rank, within ERROR of it. None if there are no values."""
-    found = quantiles(histogram, (q,))
-    return found[0]
+    return quantiles(histogram, (q,))[0]
 
 
 def quantiles(histogram: Mapping[int, int], qs: Iterable[float]) -> tuple[float | None, ...]:
     """Return several quantiles in one pass; `qs` ascend."""
-    count = count_of(histogram)
+    count = sum(histogram.values())
     if not count:
         return tuple([None for _ in qs])
     bins = sorted(histogram)
-    below, at, found = 0, 0, []
+    below, at, values = 0, 0, []
     for q in qs:
         rank = rank_of(q, count)
         while below + histogram[bins[at]] < rank:
             below += histogram[bins[at]]
             at += 1
-        found.append(value_of(bins[at]))
-    return tuple(found)
+        values.append(value_of(bins[at]))
+    return tuple(values)

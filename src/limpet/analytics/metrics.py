@@ -49,7 +49,7 @@ class ToolTally(msgspec.Struct, array_like=True):
 
 
 class HourTally(msgspec.Struct, array_like=True):
-    """What a session did in one hour: it belongs to that window."""
+    """A session's activity within one hour, which belongs to that window."""
 
     # By second of the hour: 1 where a worker began to run it, -1 behind where it stopped.
     busy: Histogram = {}
@@ -167,16 +167,16 @@ class SessionFold(msgspec.Struct, array_like=True):
     def hour(self, at_us: int) -> HourTally:
         """The tally of the hour that this time is in."""
         index = at_us // HOUR_US
-        found = self.hours.get(index)
-        if found is None:
-            found = self.hours[index] = HourTally()
-        return found
+        tally = self.hours.get(index)
+        if tally is None:
+            tally = self.hours[index] = HourTally()
+        return tally
 
     def tool(self, name: str) -> ToolTally:
-        found = self.tools.get(name)
-        if found is None:
-            found = self.tools[name] = ToolTally()
-        return found
+        tally = self.tools.get(name)
+        if tally is None:
+            tally = self.tools[name] = ToolTally()
+        return tally
 
 
 # --- the fold -------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ class InteractionMetrics(msgspec.Struct, frozen=True):
 
 
 class ResourceMetrics(msgspec.Struct, frozen=True):
-    """What it took. The size of the state is in bytes."""
+    """Resources used. The size of the state is in bytes."""
 
     tokens_input: int
     tokens_output: int
@@ -581,7 +581,7 @@ class QualityMetrics(msgspec.Struct, frozen=True):
 
 
 class ToolUsage(msgspec.Struct, frozen=True):
-    """The calls of one tool. Latency in seconds, in all."""
+    """The calls of one tool. Latency is the total in seconds."""
 
     count: int
     errors: int

@@ -16,10 +16,12 @@ import msgspec
 from limpet.analytics.advice import Advice
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.rollup import Table
+from limpet.analytics.rollup import HOUR, CellTally, Table, hours_since, window_name, window_row
+from limpet.model import Key
 
 WINDOWS: Final = 48  # hours that it shows
 GROUPS: Final = 10  # rows of each table
+_NAMED: Final = 3  # sessions beside a note
 _WIDTH, _HEIGHT = 560, 120
 # What the tables show, by dimension: the column and its heading.
 COLUMNS: Final = {
@@ -61,22 +63,45 @@ COLUMNS: Final = {
         ("mean_satisfaction", "satisf."),
     ),
 }
+TITLES: Final = {
+    "task_type": "Task types",
+    "agent_version": "Agent versions",
+    "tool": "Tools",
+    "user": "Users",
+}
+# What is plotted: the column, its title, and the unit of its values.
 SERIES: Final = (
-    ("turns", "turns"),
-    ("peak_concurrency", "peak concurrency"),
-    ("p99_turn_latency", "p99 turn latency, s"),
-    ("error_rate", "error rate"),
-    ("cost_rate", "cost, $/hour"),
+    ("turns", "turns", ""),
+    ("peak_concurrency", "peak concurrency", ""),
+    ("p99_turn_latency", "p99 turn latency", "s"),
+    ("error_rate", "error rate", ""),
+    ("completion_rate", "completed tasks", ""),
+    ("cost_rate", "cost per hour, $", "$"),
 )
 _SECONDS: Final = frozenset(
     ("p50_turn_latency", "p99_turn_latency", "mean_latency", "p95_latency", "p99_latency")
 )
 _RATES: Final = frozenset(("completion_rate", "error_rate"))
-_MONEY: Final = frozenset(("cost_usd", "total_cost", "cost_per_session", "cost_per_success"))
+_MONEY: Final = frozenset(
+    ("cost_rate", "cost_usd", "total_cost", "cost_per_session", "cost_per_success")
+)
+
+
+class ReportNote(msgspec.Struct, frozen=True):
+    """Something to look at, in words, with the sessions behind it."""
+
+    text: str
+    bad: bool  # False: advice
+    sessions: tuple[Key, ...] = ()
+
+    @property
+    def named(self) -> tuple[Key, ...]:
+        """The worst sessions, as many as fit beside the text."""
+        return self.sessions[:_NAMED]
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """What was measured of an app, or of all apps."""
+    """The measurements of one app, or of all apps."""
 
     app: str | None
     at: datetime
@@ -87,6 +112,22 @@ class FleetReport(msgspec.Struct, frozen=True):
     regression: Regression
     drift: tuple[Comparison, ...]
     advice: tuple[Advice, ...]
+
+    @property
+    def notes(self) -> tuple[ReportNote, ...]:
+        """Return the first things to look at: a fall of satisfaction, anomalies, advice."""
+        notes = []
+        fall = self.regression
+        if fall.fell and fall.baseline is not None and fall.mean is not None:
+            fell = f"from {fall.baseline:.2f} to {fall.mean:.2f}"
+            text = f"Satisfaction fell {fell} since {_minute(fall.since)}."
+            notes.append(ReportNote(text, bad=True, sessions=fall.sessions))
+        for alert in self.anomalies:
+            counted = "1 session" if alert.count == 1 else f"{alert.count:,} sessions"
+            more = f" ({counted}, since {_minute(alert.since)})"
+            text = _sentence(f"{alert.why}{more}")
+            notes.append(ReportNote(text, bad=True, sessions=alert.sessions))
+        return (*notes, *[ReportNote(_sentence(str(each)), bad=False) for each in self.advice])
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -104,6 +145,20 @@ class FleetReport(msgspec.Struct, frozen=True):
         }
 
 
+def hourly(windows: Table, now: datetime) -> Table:
+    """Return the last hours, one row each, also those without an event; of a store at rest the
+    hours before its newest window. Windows that are days by now stay as they are."""
+    rows = {row["window"]: row for row in windows.rows if "T" in row["window"]}
+    if not rows:
+        return windows
+    newest = hours_since(datetime.fromisoformat(max(rows)))
+    end = hours_since(now) if hours_since(now) - newest < WINDOWS else newest
+    names = [window_name(HOUR, hour) for hour in range(end - WINDOWS + 1, end + 1)]
+    empty = window_row(CellTally.empty(), 1)
+    course = [rows.get(name) or {"window": name, **empty, "error_rate": None} for name in names]
+    return msgspec.structs.replace(windows, rows=tuple(course))
+
+
 def shown(column: str, value: float | str | None) -> str:
     """Return a number as people read it, with its unit."""
     if value is None:
@@ -117,6 +172,14 @@ def shown(column: str, value: float | str | None) -> str:
     if column in _MONEY:
         return f"{value:,.2f}" if value >= 0.1 else f"{value:,.4f}"
     return f"{value:,}" if type(value) is int else f"{value:,.2f}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _minute(at: datetime | None) -> str:
+    return "–" if at is None else f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -150,13 +213,15 @@ h1{font-size:24px;margin:0}h2{font-size:16px;margin:32px 0 8px}p{margin:4px 0}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:16px}
 .plot{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px}
 .plot b{font-weight:600}.plot span{float:right;color:var(--soft)}
-svg{display:block;width:100%;height:auto}
+svg{display:block;width:100%;height:auto;margin-top:8px}
+.ends{display:flex;justify-content:space-between;font-size:13px}i{font-style:normal}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{font-weight:600;color:var(--soft)}th:first-child,td:first-child{text-align:left;
 max-width:320px;overflow:hidden;text-overflow:ellipsis}
 .note{border-left:4px solid var(--amber);background:var(--card);padding:8px 12px;margin:8px 0}
-.note.bad{border-color:var(--red)}
+.note.bad{border-color:var(--red)}.note small{color:var(--soft);overflow-wrap:anywhere}
+th::first-letter,h1::first-letter{text-transform:uppercase}
 """
 
 
@@ -170,31 +235,23 @@ def html_page(report: FleetReport) -> str:
         f"<h1>{escape(of)}</h1>",
         f"<p class=soft>{report.sessions:,} sessions · {report.at:%Y-%m-%d %H:%M} UTC</p>",
         _notes(report),
-        "<h2>Windows</h2><div class=plots>",
-        *[_plot(report.windows, column, title) for column, title in SERIES],
+        "<h2>The last hours (UTC)</h2><div class=plots>",
+        *[_plot(report.windows, column, title) for column, title, _ in SERIES],
         "</div>",
     ]
-    titles = {"task_type": "Task types", "agent_version": "Agent versions"}
-    titles |= {"tool": "Tools", "user": "Users"}
     for name, table in report.groups.items():
-        parts += [f"<h2>{titles[name]}</h2>", _table(name, table)]
+        parts += [f"<h2>{TITLES[name]}</h2>", _table(name, table)]
     if report.drift:
         parts += ["<h2>Drift from version to version</h2>", *map(_drift, report.drift)]
     return "".join([*parts, "</main></html>\n"])
 
 
 def _notes(report: FleetReport) -> str:
-    notes = []
-    fall = report.regression
-    if fall.fell and fall.baseline is not None and fall.mean is not None:
-        notes.append(
-            f"<p class='note bad'>Satisfaction fell from {fall.baseline:.2f} to {fall.mean:.2f}"
-            f" since {fall.since:%Y-%m-%d %H:%M} UTC.</p>"
-        )
-    for alert in report.anomalies:
-        more = f" ({alert.count:,} sessions, since {alert.since:%Y-%m-%d %H:%M} UTC)"
-        notes.append(f"<p class='note bad'>{escape(alert.why)}{more}.</p>")
-    notes += [f"<p class=note>{escape(str(each))}.</p>" for each in report.advice]
+    notes = [
+        f"<p class='note{' bad' if note.bad else ''}'>{escape(note.text)}"
+        f"{''.join([f'<br><small>{escape(str(key))}</small>' for key in note.named])}</p>"
+        for note in report.notes
+    ]
     if not notes:
         return "<p>Nothing is out of the ordinary.</p>"
     return "<h2>What to look at</h2>" + "".join(notes)
@@ -218,29 +275,35 @@ def _table(name: str, table: Table) -> str:
 
 def _plot(table: Table, column: str, title: str) -> str:
     values = [row[column] for row in table.rows]
-    most = max([value for value in values if value is not None], default=0) or 1
+    most = max([value for value in values if value is not None], default=0)
     last = shown(column, values[-1]) if values else "–"
     step = _WIDTH / max(len(values), 12)
     bars = []
     for index, value in enumerate(values):
-        if value is None:
+        if not value:
             continue
-        height = max(1.0, value / most * (_HEIGHT - 8))
-        name = f"{table.rows[index]['window']}: {shown(column, value)}"
+        height = max(2.0, value / most * (_HEIGHT - 8))
+        name = f"{_moment(table.rows[index]['window'])}: {shown(column, value)}"
         bars.append(
             f"<rect x='{index * step:.1f}' y='{_HEIGHT - height:.1f}' width='{step * 0.8:.1f}' "
             f"height='{height:.1f}' rx=1 fill='var(--blue)'><title>{escape(name)}</title></rect>"
         )
-    ends = ""
-    if table.rows:
-        first, final = table.rows[0]["window"], table.rows[-1]["window"]
-        ends = f"<p class=soft>{first}{f' to {final}' if final != first else ''}</p>"
+    ends = "<p class='soft ends'>nothing yet</p>"
+    if values:
+        first, final = (_moment(table.rows[place]["window"]) for place in (0, -1))
+        parts = (first, f"most {shown(column, most)}", final)
+        ends = f"<p class='soft ends'>{''.join([f'<i>{part}</i>' for part in parts])}</p>"
     return (
-        f"<div class=plot><span>{last}</span><b>{escape(title)}</b>"
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}'>"
+        f"<div class=plot><span>{last}</span><b>{escape(title.capitalize())}</b>"
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}, now {last}'>"
         f"{''.join(bars)}<path d='M0 {_HEIGHT - 0.5}H{_WIDTH}' stroke='var(--line)'/></svg>"
         f"{ends}</div>"
     )
+
+
+def _moment(window: str) -> str:
+    """Return the name of a window for people: an hour without its year."""
+    return f"{datetime.fromisoformat(window):%b %-d, %H:%M}" if "T" in window else window
 
 
 def _drift(comparison: Comparison) -> str:

@@ -82,7 +82,7 @@ class CellKey(NamedTuple):
 
 
 class CellTally(msgspec.Struct, array_like=True):
-    """What one session adds to one cell, or a cell itself: sums in the order of SUMS."""
+    """One session's contribution to a cell, or a cell itself: sums in the order of SUMS."""
 
     sums: list[int]
     histograms: list[Histogram]

@@ -50,7 +50,7 @@ class HeldOut(msgspec.Struct, frozen=True):
 
 
 class SatisfactionModel(msgspec.Struct, frozen=True):
-    """Weights on raw features, and where they come from."""
+    """Weights on raw features, and how they were trained."""
 
     version: int
     weights: tuple[float, ...]

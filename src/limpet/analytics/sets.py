@@ -47,7 +47,7 @@ class FailingSet(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, path: str | Path) -> FailingSet:
-        """Read one that was saved. Raises InvalidInput."""
+        """Read a set that was saved. Raises InvalidInput."""
         try:
             return msgspec.json.decode(Path(path).read_bytes(), type=cls)
         except msgspec.MsgspecError as error:
@@ -62,14 +62,14 @@ class FailingSet(msgspec.Struct, frozen=True):
 
 def failing_set(folds: Sequence[SessionFold], *, limit: int, now_us: int) -> FailingSet:
     """Return the set of those that failed."""
-    found: list[FailingSession] = []
+    failing: list[FailingSession] = []
     for fold in reversed(folds):
-        if (why := reasons(fold)) and len(found) < limit:
+        if (why := reasons(fold)) and len(failing) < limit:
             at = fold.asked_seq - 1 if fold.asked_seq > 1 else fold.seq
-            found.append(
+            failing.append(
                 FailingSession(fold.app, fold.user, fold.id, at, fold.asked_seq, tuple(why))
             )
-    return FailingSet(to_time(now_us), tuple(found))
+    return FailingSet(to_time(now_us), tuple(failing))
 
 
 def reasons(fold: SessionFold) -> list[str]:

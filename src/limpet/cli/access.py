@@ -36,10 +36,12 @@ async def audit(
         str | None, typer.Option("--since", metavar="TIME", help="From then on: 1h, 2d, a date.")
     ] = None,
     principal: Annotated[
-        str | None, typer.Option("--principal", metavar="ID", help="Of one, as in user:ada.")
+        str | None,
+        typer.Option("--principal", metavar="ID", help="Only of one principal, as in user:ada."),
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="SESSION", help="About app/user/id.")
+        str | None,
+        typer.Option("--session", metavar="SESSION", help="Only about this session: app/user/id."),
     ] = None,
     denied: Annotated[bool, typer.Option("--denied", help="Only what was denied.")] = False,
     limit: Annotated[
@@ -59,7 +61,7 @@ async def audit(
         str | None, typer.Option("--public-key", metavar="FILE", help="--check: who signed it.")
     ] = None,
 ) -> CommandResult:
-    """Show who was denied, and who did what is sensitive; the newest first.
+    """Show denied and sensitive operations, newest first.
 
     With a STORE, --check also compares the file with the store.
     """
@@ -155,17 +157,17 @@ async def _check(
     file: str, store: str | None, links: dict[str, str], public_key: str | None
 ) -> CommandResult:
     key = None if public_key is None else _text("--public-key", file_path(public_key))
-    found = check_audit(file_path(file), links=links, public_key=key)
+    report = check_audit(file_path(file), links=links, public_key=key)
     compared = []
     if store is not None:
         async with StoreArgument(store_url(store)).opened(writes=False) as lp:
-            compared = await compare_audit(journal_of(lp), found)
-    form = {**msgspec.to_builtins(found), "findings": compared}
-    many = sum([log.version for log in found.logs])
+            compared = await compare_audit(journal_of(lp), report)
+    form = {**msgspec.to_builtins(report), "findings": compared}
+    many = sum([log.version for log in report.logs])
     if compared:
         lines = [TextLine(each, "problem") for each in compared]
         return CommandResult(form, lines, ok=False)
-    said = f"ok: {plural(many, 'event')} of {plural(len(found.logs), 'log')} in {file} are whole."
+    said = f"ok: {plural(many, 'event')} of {plural(len(report.logs), 'log')} in {file} are whole."
     return CommandResult(form, [TextLine(said, "ok")])
 
 
@@ -253,7 +255,7 @@ def _test_policies(path: Path, table: Path, *, alone: bool) -> CommandResult:
     ok = not wrong
     many = plural(len(results), "case")
     said = f"ok: {many} as expected." if ok else f"{len(wrong)} of {many} not as expected."
-    found = [
+    cases = [
         {
             "place": result.case.place,
             "ok": result.ok,
@@ -266,4 +268,4 @@ def _test_policies(path: Path, table: Path, *, alone: bool) -> CommandResult:
     ]
     line = TextLine(said, "ok" if ok else "problem")
     grid = Grid(("result", "case", "asked"), rows, "decided")
-    return CommandResult({"cases": found}, [grid, line], ok)
+    return CommandResult({"cases": cases}, [grid, line], ok)

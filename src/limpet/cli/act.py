@@ -117,7 +117,7 @@ async def send(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the user says.")],
     actor: Actor,
 ) -> CommandResult:
-    """Send a session a message of its user, for a worker to answer."""
+    """Send a message of its user, for a worker to answer."""
     event = await lp.session(key).append("user.message", {"text": text}, actor=actor)
     line = TextLine(f"ok: event {event.seq} of {key}", "ok")
     return CommandResult({"event": event_form(event)}, [line])
@@ -139,7 +139,9 @@ def work(
     stop_when_idle: Annotated[
         bool, typer.Option("--stop-when-idle", help="Exit when nothing is due.")
     ] = False,
-    max_turns: Annotated[int | None, typer.Option(metavar="N", help="Exit after so many.")] = None,
+    max_turns: Annotated[
+        int | None, typer.Option(metavar="N", help="Exit after this many.")
+    ] = None,
     retries: _Retries = 5,
     version: _Version = None,
     setup: _Setup = None,
@@ -208,6 +210,8 @@ def wake(
     ran = f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}"
     if woken.reason == "requires_action":
         ran += "; limpet inbox shows what it waits for"
+    if woken.reason == "suspended":
+        ran += "; limpet resume lets it go on"
     lines.append(TextLine(ran, "ok"))
     if woken.error is not None and not screen.as_json:
         _show_failure(output(stderr=True), key, woken.error)
@@ -227,7 +231,9 @@ async def share(
         list[str] | None, typer.Option("--field", metavar="NAME", help="Several may be given.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="As it changes, not as it is now.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="It may set them. With --live.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let it set them too. With --live.")
+    ] = False,
     days: Annotated[
         float | None, typer.Option("--days", metavar="N", min=0.0, help="Ends after N days.")
     ] = None,
@@ -235,7 +241,7 @@ async def share(
         str | None, typer.Option("--end", metavar="ID", help="End a share that it granted.")
     ] = None,
 ) -> CommandResult:
-    """Share fields of a session with another, or end that.
+    """Share fields with another session, or end a share.
 
     Without TARGET it shows the shares that the session has received.
     """
@@ -481,7 +487,9 @@ def import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
     """Before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
     if not callable(to_run) and not callable(getattr(to_run, "run", None)):
-        raise InvalidInput(f"--harness {harness!r} is not a harness. Name an async function.")
+        raise InvalidInput(
+            f"--harness {harness!r} is not a harness. Name a limpet.Agent or an async function."
+        )
     return to_run, None if setup is None else imported_function("--setup", setup)
 
 

@@ -134,7 +134,7 @@ async def outcomes(
     ] = None,
     history: History = False,
 ) -> CommandResult:
-    """Show or define what a session is to achieve."""
+    """Show or define the outcome a session should achieve."""
     if define is None and (detail or criteria):
         raise InvalidInput("--detail and --criterion belong to --define TITLE.")
     async with store.opened(writes=define is not None) as lp:
@@ -205,7 +205,7 @@ async def learnings(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, or the app.")],
     *,
     promote: Annotated[
-        str | None, typer.Option("--promote", metavar="ID", help="Take it into its memory.")
+        str | None, typer.Option("--promote", metavar="ID", help="Promote it to the memory.")
     ] = None,
 ) -> CommandResult:
     """Show what an agent has learned, or promote it.
@@ -251,8 +251,8 @@ async def proposals(
     With --memory also what is remembered there, and until when.
     """
     wanted: Any = status
-    found = await lp.proposals(wanted)
-    shown = [each for each in found if memory in (None, each.to)]
+    every = await lp.proposals(wanted)
+    shown = [each for each in every if memory in (None, each.to)]
     form: dict[str, Any] = {"proposals": [_proposal_form(each) for each in shown]}
     rows = [
         (each.id, each.to, each.status, f"{each.confidence:.2f}", str(each.provenance), each.text)

@@ -15,17 +15,16 @@ import typer
 import limpet
 from limpet.cli.command import LOOK, Reading, SessionKey, command
 from limpet.cli.options import App, file_path, refuse_unknown
-from limpet.cli.render import CommandResult, Grid, Part, TextLine, instant
+from limpet.cli.render import CommandResult, Grid, Part, TextLine
 from limpet.errors import InvalidInput
-from limpet.model import to_us
 
 if TYPE_CHECKING:
     from limpet.analytics.analytics import Analytics
     from limpet.analytics.report import FleetReport
 
-_FILE = Annotated[
+AnalyticsPath = Annotated[
     str | None,
-    typer.Option("--analytics", metavar="FILE", help="Keep what was folded here for next time."),
+    typer.Option("--analytics", metavar="FILE", help="Store the analytics here for the next run."),
 ]
 _BAR = 12
 
@@ -50,7 +49,7 @@ async def report(
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the totals for a Prometheus server.")
     ] = False,
-    analytics: _FILE = None,
+    analytics: AnalyticsPath = None,
 ) -> CommandResult:
     """Measure all sessions: quality, latency, cost, anomalies.
 
@@ -83,12 +82,14 @@ async def report(
 
 
 @command(LOOK)
-async def metrics(lp: Reading, key: SessionKey, *, analytics: _FILE = None) -> CommandResult:
+async def metrics(
+    lp: Reading, key: SessionKey, *, analytics: AnalyticsPath = None
+) -> CommandResult:
     """Show the metrics of one session.
 
     Times, counts, cost, quality and use of tools, as they are now.
     """
-    an = _analytics(lp, analytics)
+    an = reading(lp, analytics)
     async with an:
         of = await an.session(key)
     plain = of.plain
@@ -109,7 +110,7 @@ async def metrics(lp: Reading, key: SessionKey, *, analytics: _FILE = None) -> C
     return CommandResult(plain, parts)
 
 
-def _analytics(lp: limpet.Limpet, file: str | None) -> Analytics:
+def reading(lp: limpet.Limpet, file: str | None) -> Analytics:
     """Analytics that never write to the store."""
     url = "memory://" if file is None else f"sqlite:///{file_path(file)}"
     return limpet.Analytics(lp, url, retrain=None, intervene_below=None)
@@ -117,20 +118,20 @@ def _analytics(lp: limpet.Limpet, file: str | None) -> Analytics:
 
 @asynccontextmanager
 async def _folded(lp: limpet.Limpet, file: str | None) -> AsyncIterator[Analytics]:
-    async with _analytics(lp, file) as an:
+    async with reading(lp, file) as an:
         await an.run(once=True)
         yield an
 
 
 async def _failing(an: Analytics, app: str | None, save: str | None) -> CommandResult:
-    found = await an.failing(app)
-    rows = [(str(each.key), str(each.at), "; ".join(each.why)) for each in found.sessions]
+    failing = await an.failing(app)
+    rows = [(str(each.key), str(each.at), "; ".join(each.why)) for each in failing.sessions]
     grid = Grid(("session", "fork at"), rows, "why", "no failing sessions.", right=("fork at",))
     parts: list[Part] = [grid]
     if save is not None:
-        found.save(file_path(save))
+        failing.save(file_path(save))
         parts.append(TextLine(f"ok: {len(rows):,} sessions in {save}", "ok"))
-    return CommandResult(found.plain, parts)
+    return CommandResult(failing.plain, parts)
 
 
 def _report_parts(made: FleetReport) -> list[Part]:
@@ -138,17 +139,15 @@ def _report_parts(made: FleetReport) -> list[Part]:
 
     of = "all apps" if made.app is None else made.app
     parts: list[Part] = [TextLine(f"{of}: {made.sessions:,} sessions.", "ok")]
-    if made.regression.fell and made.regression.since is not None:
-        since = instant(to_us(made.regression.since))
-        parts.append(TextLine(f"satisfaction has fallen since {since}.", "problem"))
-    parts += [TextLine(f"{alert.why}.", "warning") for alert in made.anomalies]
-    parts += [TextLine(f"{each}.", "warning") for each in made.advice]
+    for note in made.notes:
+        parts.append(TextLine(note.text, "problem" if note.bad else "warning"))
+        parts += [f"  {key}" for key in note.named]
     windows = made.windows
     if len(windows):
         first, last = windows.rows[0]["window"], windows.rows[-1]["window"]
         parts += ["", f"windows {first} to {last}"]
         rows = []
-        for column, title in SERIES:
+        for column, title, _ in SERIES:
             values = windows.column(column)
             rows.append((title, sparkline(values), shown(column, values[-1])))
         parts.append(Grid(("", "course", "last"), rows, right=("last",)))

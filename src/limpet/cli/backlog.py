@@ -35,6 +35,14 @@ class Needed(msgspec.Struct, frozen=True):
     failure: limpet.RunFailure | None = None
 
 
+class SuspendedSession(msgspec.Struct, frozen=True):
+    """A suspended session: since when, by whom and why."""
+
+    head: Head
+    since_us: int
+    why: str
+
+
 _NOTHING: Final = Needed()
 
 
@@ -45,6 +53,7 @@ class Backlog(msgspec.Struct):
     now_us: int
     shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
     needed: dict[Key, Needed] = {}  # by those shown that wait for somebody
+    suspended: list[SuspendedSession] = []  # idle ones
 
     @property
     def busy(self) -> int:
@@ -56,6 +65,12 @@ class Backlog(msgspec.Struct):
     def left_off(self) -> int:
         """How many sessions that are not idle are not shown."""
         return max(0, self.busy - len(self.shown))
+
+    @property
+    def suspended_left_off(self) -> int:
+        """How many suspended sessions are not shown."""
+        shown = len(self.suspended) + len([h for h in self.shown if h.phase == "suspended"])
+        return max(0, self.status.by_phase.get("suspended", 0) - shown)
 
     def add(self, heads: Iterable[Head], *, limit: int) -> int:
         """Keep the most urgent of these and of those kept before. Returns how many are not idle."""
@@ -89,7 +104,7 @@ def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
 
 async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backlog:
     """The backlog of a store, or of one app in it."""
-    backlog = Backlog(await lp.status(app=app), to_us(lp.now()), shown=[], needed={})
+    backlog = Backlog(await lp.status(app=app), to_us(lp.now()))
     left, cursor = backlog.busy if limit else 0, None
     while left > 0:
         page = await lp.list(app=app, reverse=False, limit=PAGE_MAX, cursor=cursor)
@@ -103,7 +118,19 @@ async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backl
             with suppress(SessionError):  # it ended meanwhile
                 session = await lp.get(head.key, tail=0, untyped=True)
                 backlog.needed[head.key] = needed_by(session)
+    await _add_suspended(lp, app, backlog, limit)
     return backlog
+
+
+async def suspended(session: limpet.Session[Any], head: Head) -> SuspendedSession:
+    """Return who suspended a session, when and why."""
+    events = await session.read(types=["session.suspended"], reverse=True, limit=1)
+    if not events:  # old events may have been removed
+        return SuspendedSession(head, head.updated_us, "suspended")
+    (event,) = events
+    reason = (event.data or {}).get("reason")
+    why = _one_line(f"suspended by {event.actor}" + (f": {reason}" if reason else ""))
+    return SuspendedSession(head, event.at_us, why)
 
 
 def request_line(request: limpet.Request) -> str:
@@ -122,6 +149,21 @@ def asked_for(kind: str, shown: Any, chars_max: int = _INPUT_CHARS_MAX) -> str:
     args = [brief(shown["args"], chars_max)] if "args" in shown else []
     tried = [f"{word} {shown[name]}" for name, word in _TRIED.items() if shown.get(name)]
     return printable(", ".join([*args, *tried]))
+
+
+async def _add_suspended(lp: limpet.Limpet, app: str | None, backlog: Backlog, limit: int) -> None:
+    """Fill up what is shown with suspended sessions: their input waits, and no worker takes it."""
+    cursor: str | None = None
+    while backlog.suspended_left_off and len(backlog.shown) + len(backlog.suspended) < limit:
+        room = limit - len(backlog.shown) - len(backlog.suspended)
+        page = await lp.list(app=app, phase="suspended", limit=room, cursor=cursor)
+        for head in page.items:
+            if readiness(head, backlog.now_us) == "idle":
+                with suppress(SessionError):  # it was deleted meanwhile
+                    backlog.suspended.append(await suspended(lp.session(head.key), head))
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def _one_line(message: str) -> str:

@@ -40,13 +40,22 @@ from limpet.cli.options import (
     store_url,
 )
 from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine
-from limpet.errors import InvalidInput, KeysMissing
+from limpet.errors import InvalidInput, KeysMissing, StoreOlder
 from limpet.model import Key, to_time
 from limpet.session.json_forms import key_form, report_form
-from limpet.session.typing.migrate import Fate, MigrationOutcome, MigrationPlan
+from limpet.session.schema.migrate import Fate, MigrationOutcome, MigrationPlan
 from limpet.store.doctor import damage
 from limpet.store.open import backup_store, restore_store
-from limpet.store.protocol import Erasure, ErasureCertificate, Forks, Report, plural, size
+from limpet.store.protocol import (
+    Diagnosis,
+    Erasure,
+    ErasureCertificate,
+    Forks,
+    Report,
+    plural,
+    size,
+)
+from limpet.store.upgrade import upgrade_checks
 
 _FINDINGS: Final = (
     "What to do: keep a copy of the store. Then restore the whole store from a backup that "
@@ -65,7 +74,7 @@ _ONE_OR_ALL: Final = "--app selects one app, --all-apps selects all. Pass one of
 
 @command(CARE)
 async def doctor(
-    lp: Reading,
+    store: Unopened,
     screen: Display,
     *,
     strict: Annotated[
@@ -74,11 +83,22 @@ async def doctor(
 ) -> CommandResult:
     """Check a store, and recommend a fix for each finding.
 
-    Verifies every session, then checks durability settings, versions, sizes and clocks. Read-only;
-    safe to run while other processes write.
+    Verifies every session, then checks durability settings, versions, sizes and clocks. Of a store
+    that an earlier release wrote it says what the upgrade will do. Read-only; safe to run while
+    other processes write.
     """
-    with screen.progress("reading sessions") as progress:
-        diagnosis = await lp.maintenance.doctor(progress=progress)
+    try:
+        async with store.opened(writes=False) as lp:
+            with screen.progress("reading sessions") as progress:
+                diagnosis = await lp.maintenance.doctor(progress=progress)
+    except StoreOlder as error:
+        checks = upgrade_checks(error.found, error.known)
+        rest = TextLine("Nothing else was checked: this release reads the store once upgraded.")
+        return _doctor_result(Diagnosis(checks, Report(0, 0, ())), rest, strict=strict)
+    return _doctor_result(diagnosis, strict=strict)
+
+
+def _doctor_result(diagnosis: Diagnosis, *lines: TextLine, strict: bool) -> CommandResult:
     counts = Counter(check.severity for check in diagnosis.checks)
     well = not counts["problem"] and not (strict and counts["warning"])
     rows: list[tuple[Cell | str, ...]] = []
@@ -92,7 +112,8 @@ async def doctor(
     checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in diagnosis.checks]
     form = {"checks": checks, "verify": report_form(diagnosis.report)}
     line = TextLine(f"{words}.", "ok" if well else "problem")
-    return CommandResult(form, [Grid(("result", "check"), rows, "what was found"), line], well)
+    grid = Grid(("result", "check"), rows, "what was found")
+    return CommandResult(form, [grid, *lines, line], well)
 
 
 @command(CARE)
@@ -115,8 +136,8 @@ async def verify(
     with screen.progress("reading sessions") as progress:
         report = await lp.maintenance.verify(key, progress=progress)
     if against is not None:
-        found = await lp.keys.compare(_receipt_in(against))
-        report = msgspec.structs.replace(report, findings=(*report.findings, *found))
+        findings = await lp.keys.compare(_receipt_in(against))
+        report = msgspec.structs.replace(report, findings=(*report.findings, *findings))
     if report.ok:
         return CommandResult(report_form(report), [TextLine(str(report), "ok")])
     lines = [TextLine(str(finding), "problem") for finding in report.findings]
@@ -247,7 +268,7 @@ def migrate(
     ] = 20,
     skip: Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N of them.")] = 0,
 ) -> CommandResult:
-    """Migrate typed state to a new schema version, in every session.
+    """Migrate typed state to a new schema, in every session.
 
     Choose --plan (dry run) or --apply. A session that cannot be migrated is reported and left
     unchanged. Safe to interrupt and run again.
@@ -288,7 +309,7 @@ async def compact(
         str | None, typer.Option("--app", metavar="NAME", help="Set the limits of this app first.")
     ] = None,
     events: Annotated[
-        int | None, typer.Option("--events", metavar="N", min=1, help="So many stay hot.")
+        int | None, typer.Option("--events", metavar="N", min=1, help="Keep this many events hot.")
     ] = None,
     days: Annotated[
         float | None, typer.Option("--days", metavar="N", min=0, help="What is younger stays hot.")
@@ -324,7 +345,7 @@ async def erase(
     yes: Yes = False,
     actor: Actor,
 ) -> CommandResult:
-    """Forget one session for good.
+    """Erase one session permanently.
 
     A SQLite file is rewritten, which takes time by its size. Asks first, unless --yes is given.
     """
@@ -353,7 +374,7 @@ async def erase_user(
     yes: Yes = False,
     actor: Actor,
 ) -> CommandResult:
-    """Forget a user, with all sessions and user: names.
+    """Erase a user, with all sessions and user: names.
 
     A SQLite file is rewritten once, which takes time by its size. Asks first, unless --yes is
     given. Repeating it is harmless, and finishes what was interrupted.

@@ -30,7 +30,14 @@ from limpet.cli.logins import is_server, saved_token, tls_settings
 from limpet.cli.options import session_key, store_url, user_name
 from limpet.cli.output import safe_output
 from limpet.cli.render import FOUND, CommandResult, Screen
-from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    SealBroken,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import DefaultActor
 from limpet.session.provenance import Provenance
 from limpet.store.open import look_at, refuse_missing
 
@@ -60,14 +67,21 @@ class StoreArgument(msgspec.Struct, frozen=True):
         archive: str | None = None,
         policies: Path | None = None,
         node: str | None = None,
+        seal_for: str | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
         """The open store: read-only without `writes`; a missing one is made with `creates`. `node`
-        is its name among those that sessions move between."""
+        is its name among those that sessions move between; `seal_for` its public key, for which
+        calls to a server are sealed. Raises SealBroken if the store has another."""
         keys, keyring = _KEYS.get()
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
             async with limpet.Limpet(
-                self.url, token=token, tls=tls_settings(self.url), archive=archive, node=node
+                self.url,
+                token=token,
+                tls=tls_settings(self.url),
+                seal_for=seal_for,
+                archive=archive,
+                node=node,
             ) as served:
                 yield served
             return
@@ -85,6 +99,8 @@ class StoreArgument(msgspec.Struct, frozen=True):
         else:
             opening = await self._looked_at(archive, keys, keyring)
         async with opening as lp:
+            if seal_for is not None and lp.keys.public_key.split() != seal_for.split():
+                raise SealBroken(self.url, "its store has another key than the one given")
             yield lp
 
     async def _looked_at(
@@ -282,8 +298,9 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         listed: list[Any] = self.params
         arguments = [(_metavar(each), each.help) for each in filter(_is_argument, listed)]
-        with formatter.section("Arguments"):
-            formatter.write_dl(arguments)
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
         records = [each.get_help_record(ctx) for each in super().get_params(ctx)]
         options = [record for record in records if record and record[0].startswith("-")]
         with formatter.section("Options"):
@@ -338,8 +355,8 @@ def chosen_token() -> str | None:
 
 
 def acting(actor: str | None) -> str:
-    """Who acts: the one named, or whoever is logged in."""
-    return f"cli:{getpass.getuser()}" if actor is None else actor
+    """Who acts: the one named, else whoever is logged in here or, on a server, the key's owner."""
+    return DefaultActor(f"cli:{getpass.getuser()}") if actor is None else actor
 
 
 def ask_first(screen: Screen, deed: str, otherwise: str, *, yes: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import textwrap
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -26,7 +26,7 @@ from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine, age, in
 from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.limits import PAGE_MAX
-from limpet.session.conversing.conversation import request_id
+from limpet.session.conversation.messages import request_id
 from limpet.session.json_forms import event_form, key_form
 
 _WIDTH: Final = 80
@@ -93,18 +93,21 @@ async def transcript(
         int | None, typer.Option("--last", metavar="N", min=1, help="Only the last N entries.")
     ] = None,
 ) -> CommandResult:
-    """Show the conversation of a session as people read it.
+    """Show the conversation of a session in readable form.
 
     Who said what; calls of tools with their inputs and results, cut short; what was asked, and who
     decided; errors. `limpet log` shows every event, whole.
     """
     tools: dict[str, str] = {}
-    found = [entry_of(event, tools) async for event in _conversation(s)]
-    entries = [each for each in found if each is not None]
+    every = [entry_of(event, tools) async for event in _conversation(s)]
+    entries = [each for each in every if each is not None]
+    if not entries:  # a framework may record messages in events of its own, as LangGraph does
+        entries = [entry for said in await s.messages() for entry in _entries_of(said)]
     entries = entries[-last:] if last else entries
     lines: list[Part] = [line for entry in entries for line in _lines(entry)]
     form = {"entries": [msgspec.structs.asdict(entry) for entry in entries]}
-    return CommandResult(form, lines or [TextLine("nothing was said yet.", "skipped")])
+    nothing = TextLine("nothing was said yet; limpet log shows every event.", "skipped")
+    return CommandResult(form, lines or [nothing])
 
 
 @command(LOOK)
@@ -120,7 +123,7 @@ def tail(
         bool, typer.Option("--stop-when-idle", help="Exit when nothing runs and nothing is due.")
     ] = False,
 ) -> None:
-    """Follow the conversation of a session live, as it is said.
+    """Follow the conversation of a session live.
 
     Shows what a model says piece by piece; if its call is made again, the message starts over. In
     JSON, one line for each event. Ctrl-C ends it.
@@ -173,9 +176,9 @@ def entry_of(event: limpet.Event, tools: dict[str, str]) -> TranscriptEntry | No
         if awaits in ("unknown_effect", "mismatch"):
             shown = asked_for(awaits, data.get("input"), _VALUE_CHARS_MAX)
         return TranscriptEntry(*head, "request", f"{awaits} {shown}", name)
-    found = _SHORT.get(kind)
-    if found is not None:
-        return TranscriptEntry(*head, found[0], found[1](data), tools.get(request_id(event)))
+    short = _SHORT.get(kind)
+    if short is not None and not _repeats_decision(event):
+        return TranscriptEntry(*head, short[0], short[1](data), tools.get(request_id(event)))
     if kind.startswith("user."):
         return TranscriptEntry(*head, "message", f"{kind} {brief(data, _VALUE_CHARS_MAX)}")
     return None
@@ -255,6 +258,20 @@ async def _is_idle(session: limpet.Session[Any]) -> bool:
     return session.status in ("idle", "terminated") and waits
 
 
+def _entries_of(message: limpet.Message) -> list[TranscriptEntry]:
+    """A message as the adapter of a framework reads it, with the calls that are part of it."""
+    event, who = message.event, message.role
+    head = (event.seq, instant(event.at_us), who)
+    entries = [TranscriptEntry(*head, "message", message.text)] if message.text.strip() else []
+    for part in message.parts:
+        if part["type"] == "tool_use":
+            shown = brief(part.get("input"), _VALUE_CHARS_MAX)
+            entries.append(TranscriptEntry(*head, "call", shown, part.get("name")))
+        elif part["type"] == "tool_result":
+            entries.append(TranscriptEntry(*head, "result", _result(part), part.get("name")))
+    return entries
+
+
 async def _conversation(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
     after = 0
     while page := await session.read(after=after, limit=PAGE_MAX, types=_TYPES):
@@ -272,6 +289,14 @@ def _resolution_text(data: Any) -> str:
     said = str(data.get("decision", "")).replace("_", " ")
     said += f" {brief(data['output'], _VALUE_CHARS_MAX)}" if "output" in data else ""
     return said + (f": {data['note']}" if data.get("note") else "")
+
+
+def _repeats_decision(event: limpet.Event) -> bool:
+    """True if a result is what a person decided about an unknown effect, which is shown already."""
+    output = (event.data or {}).get("output")
+    if event.type != "agent.tool_result" or not isinstance(output, Mapping):
+        return False
+    return output.get("request_id") == request_id(event) and "decision" in output
 
 
 def _result(data: Any) -> str:

@@ -70,7 +70,7 @@ async def blame(
     s: SessionToRead,
     path: Annotated[str, typer.Argument(metavar="PATH", help="A name in state, as plan.steps[0].")],
 ) -> CommandResult:
-    """Show who changed a value, and when; the newest change first."""
+    """Show who changed a value, and when; the newest first."""
     changes = await s.history.blame(path)
     form = [
         {"seq": b.event.seq, "actor": b.actor, "at": time_form(b.event.at_us)}
@@ -137,7 +137,7 @@ async def fork(
         str | None, typer.Option("--new-user", metavar="NAME", help="The fork's user, if another.")
     ] = None,
 ) -> CommandResult:
-    """Begin a new session on any event of another."""
+    """Start a new session from any event of another."""
     try:
         made = await s.fork(at, id=new_id, user=new_user)
     except SessionExists as error:
@@ -150,7 +150,7 @@ async def fork(
 async def rewind(
     s: SessionToWrite, place: Place, *, keep_messages: KeepMessages = False
 ) -> CommandResult:
-    """Make state and conversation what they were before.
+    """Set state and conversation back to an earlier point.
 
     Nothing is removed: one more event records it.
     """
@@ -172,7 +172,7 @@ async def merge(
         typer.Option(metavar="SIDE", help="Where both changed a place: ours or theirs."),
     ] = None,
 ) -> CommandResult:
-    """Take in what another session has changed."""
+    """Merge the changes of another session."""
     key = other_session(s.key, other, other_user)
     done = await s.merge(key, policy=_policy(prefer))
     event = None if done.event is None else event_form(done.event)

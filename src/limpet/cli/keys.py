@@ -20,8 +20,10 @@ from limpet.store.protocol import plural
 @command(CARE)
 async def keys(
     action: Annotated[
-        Literal["new", "status", "rotate", "renew"],
-        typer.Argument(metavar="new|status|rotate|renew", help="What to do.", show_default=False),
+        Literal["new", "status", "public", "rotate", "renew"],
+        typer.Argument(
+            metavar="new|status|public|rotate|renew", help="What to do.", show_default=False
+        ),
     ],
     screen: Display,
     target: Annotated[
@@ -37,11 +39,12 @@ async def keys(
         typer.Argument(metavar="SESSION", help="renew: app/user/id.", show_default=False),
     ] = None,
 ) -> CommandResult:
-    """Make a master key, or look after the key ring of a store.
+    """Create a master key, or manage the key ring of a store.
 
     new FILE adds a master at the end of a key file of mode 0600, and makes the file if need be;
     without FILE it prints one, and with pkcs11:TOKEN/KEY?module=PATH it makes one in a hardware
-    module. status STORE counts the wrapped keys by master. rotate STORE wraps
+    module. status STORE counts the wrapped keys by master. public STORE prints the key that checks
+    receipts, for which others seal what they move here (limpet move --seal-for). rotate STORE wraps
     every data key with the newest master; interrupted, it goes on when run again. Keep the old
     master in the file until it ends. renew STORE SESSION gives a session another data key.
     """
@@ -61,6 +64,12 @@ async def keys(
             status = await lp.keys.status()
         form = {**msgspec.to_builtins(status), "pending": status.pending}
         return CommandResult(form, [TextLine(str(status), "ok")])
+    if action == "public":
+        async with store.opened(writes=False) as lp:
+            public_key = lp.keys.public_key
+        return CommandResult(
+            {"public_key": public_key}, [TextLine(line) for line in public_key.splitlines()]
+        )
     if action == "renew":
         if session is None:
             raise InvalidInput("limpet keys renew takes a store and a session. Pass app/user/id.")
@@ -87,7 +96,7 @@ async def tokens(
         typer.Argument(metavar="FILE", help="PEM file of signing keys.", show_default=False),
     ],
 ) -> CommandResult:
-    """Make a key that signs session tokens.
+    """Create a key that signs session tokens.
 
     new-key FILE adds an Ed25519 key at the end of a PEM file of mode 0600, and makes the file if
     need be. The last key signs, all of them verify: processes that use the file notice it within a
@@ -113,7 +122,7 @@ async def receipt(
         typer.Option("--prove", metavar="SEQ", help="Add a proof of the event with this seq."),
     ] = None,
 ) -> CommandResult:
-    """Sign where a session stands, and print the receipt as JSON.
+    """Sign a session's version, and print the receipt as JSON.
 
     It holds the version, the link and the root of a Merkle tree over the events. With --prove the
     JSON also has a proof of one event, which shows no other. Needs --keys.

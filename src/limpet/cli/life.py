@@ -32,7 +32,7 @@ async def resume(
     actor: Actor,
     *,
     fallback: Annotated[
-        bool, typer.Option("--fallback", help="Restore an older checkpoint if need be.")
+        bool, typer.Option("--fallback", help="Restore an older checkpoint if necessary.")
     ] = False,
 ) -> CommandResult:
     """Resume a suspended session, and print the report."""

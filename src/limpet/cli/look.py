@@ -12,7 +12,15 @@ import msgspec
 import typer
 
 import limpet
-from limpet.cli.backlog import Backlog, Needed, backlog_of, needed_by, needs
+from limpet.cli.backlog import (
+    Backlog,
+    Needed,
+    SuspendedSession,
+    backlog_of,
+    needed_by,
+    needs,
+    suspended,
+)
 from limpet.cli.command import LOOK, Filter, Reading, SessionKey, SessionToRead, command
 from limpet.cli.history import event_data
 from limpet.cli.options import App, At, label_values, refuse_unknown
@@ -62,8 +70,8 @@ async def status(
 ) -> CommandResult:
     """Show which sessions wait, for what, and which are leased.
 
-    Counts all sessions and lists those that are leased, due, blocked, dead or held back, the most
-    urgent first; or shows one session, and why its last turn ended. Read-only.
+    Counts all sessions and lists those that are leased, due, blocked, dead, held back or suspended,
+    the most urgent first; or shows one session, and why its last turn ended. Read-only.
     """
     if chosen.key is not None:
         return await _status_of_one(lp, chosen.key)
@@ -141,7 +149,11 @@ async def log(
         for e in events
     ]
     grid = Grid(("seq", "at", "actor", "type"), rows, "data", "no such events.", right=("seq",))
-    return CommandResult({"events": [event_form(event) for event in events]}, [grid])
+    parts: list[Part] = [grid]
+    if len(events) == limit and events[-1].seq > 1:
+        older = f"older events may follow: limpet log … --before {events[-1].seq}, or --limit N."
+        parts.append(TextLine(older, "skipped"))
+    return CommandResult({"events": [event_form(event) for event in events]}, parts)
 
 
 @command(LOOK)
@@ -167,7 +179,7 @@ async def show(
 
 @command(LOOK)
 async def state(s: SessionToRead, *, at: At = None) -> CommandResult:
-    """Show the state of a session, now or at a place in its history."""
+    """Show the state of a session, now or in the past."""
     fields = await s.history.at(s.version if at is None else at)
     return CommandResult({"state": fields}, [JsonBlock(fields)])
 
@@ -209,7 +221,7 @@ async def graph(
         int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most N sessions.")
     ] = 1_000,
 ) -> CommandResult:
-    """Show the sessions that hang together with one.
+    """Show the sessions connected with a session.
 
     Its parents and children, forks, merges and relations, and theirs, as a tree.
     """
@@ -265,6 +277,8 @@ async def _status_of_one(lp: limpet.Limpet, key: limpet.Key) -> CommandResult:
     if ready != "idle":
         when, *more = _waits(head, ready, now_us, needed)
         waits = f"{ready}: {', '.join([when.text, *more])}"
+    elif head.phase == "suspended":
+        waits = f"{(await suspended(session, head)).why}; limpet resume lets it go on"
     lines: list[Part] = [
         TextLine(f"{key}: {session.status}{stopped}.", "ok"),
         f"  {head.phase}, version {head.version:,}, {head.pending:,} pending",
@@ -282,20 +296,29 @@ def _status_of_all(backlog: Backlog) -> CommandResult:
     form |= {"statuses": dict(status.by_status), "phases": dict(status.by_phase)}
     form["complete"] = status.complete
     form["shown"] = [_waiting_form(h, now_us, needed[h.key]) for h in backlog.shown]
+    form["shown"] += [
+        {**head_form(each.head), "state": "suspended", "needs": [each.why]}
+        for each in backlog.suspended
+    ]
     form["left_off"] = backlog.left_off
     counts = f"{status.pending:,} with pending input, {status.due:,} due"
     counts += f", {status.leased:,} leased"
     rarer = {"blocked": status.blocked, "dead": status.dead, "held back": status.held}
+    rarer["suspended"] = status.by_phase.get("suspended", 0)
     counts += "".join([f", {number:,} {word}" for word, number in rarer.items() if number])
     most = "" if status.complete else "more than "
     sessions = f"{most}{plural(status.sessions, 'session')}"
     parts: list[Part] = [TextLine(f"{sessions}: {counts}.", "ok")]
-    if backlog.shown:
+    if backlog.shown or backlog.suspended:
         rows = [_waiting_row(h, now_us, needed[h.key]) for h in backlog.shown]
+        rows += [_suspended_row(each, now_us) for each in backlog.suspended]
         columns = ("state", "session", "pending", "when")
         parts.append(Grid(columns, rows, "why", right=("pending",)))
     if backlog.left_off:
         left = f"and {backlog.left_off:,} more; use --limit to show more."
+        parts.append(TextLine(left, "skipped"))
+    elif backlog.suspended_left_off:
+        left = f"and {backlog.suspended_left_off:,} more suspended; use --limit to show more."
         parts.append(TextLine(left, "skipped"))
     return CommandResult(form, parts)
 
@@ -306,6 +329,13 @@ def _waiting_row(head: Head, now_us: int, needed: Needed) -> tuple[Cell | str, .
     when, *why = _waits(head, ready, now_us, needed)
     state = Cell(ready, severity=colors.get(ready, "ok"))
     return state, str(head.key), f"{head.pending:,}", when, "; ".join(why)
+
+
+def _suspended_row(each: SuspendedSession, now_us: int) -> tuple[Cell | str, ...]:
+    head, at_us = each.head, each.since_us
+    since = Cell(f"since {timed(at_us, now_us)}", age(at_us, now_us))
+    state = Cell("suspended", severity="warning")
+    return state, str(head.key), f"{head.pending:,}", since, each.why
 
 
 def _waits(
@@ -362,8 +392,9 @@ def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
             below[parent if parent in spans else root].append((id, ""))
         elif not event.type.startswith("span.") and "graph" not in data:  # a node has a span
             of = data.get("span_id", "")
-            line = f"{_after(event.at_us, trace)}  {event.type}"
-            below[of if of in spans else root].append(("", line))
+            lines = [f"{_after(event.at_us, trace)}  {event.type}"]
+            lines += [f"| {each}" for each in str(data.get("traceback", "")).splitlines()]
+            below[of if of in spans else root] += [("", line) for line in lines]
 
     def node(id: str) -> TreeNode:
         children = [node(of) if of else TreeNode(line, "dim") for of, line in below[id]]

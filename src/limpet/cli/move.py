@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Annotated, Any, Final, cast
 
 import msgspec
@@ -32,6 +31,7 @@ from limpet.cli.options import (
     refuse_unknown,
     session_key,
     store_url,
+    time_span,
 )
 from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput
@@ -51,6 +51,14 @@ Force = Annotated[
 TargetNode = Annotated[
     str | None, typer.Option("--to-node", metavar="NAME", help="The name of TO among the nodes.")
 ]
+SealFor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PUBLIC_KEY",
+        help="Seal what travels for the store at the server: its public key, or a file of it. See "
+        "limpet keys public.",
+    ),
+]
 LocalStore = Annotated[
     str,
     typer.Option(
@@ -68,7 +76,7 @@ _ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3
 async def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy from.")],
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="The store to copy to; it is created if need be.")
+        str, typer.Argument(metavar="TO", help="The store to copy to; created if missing.")
     ],
     chosen: Filter,
     screen: Display,
@@ -134,7 +142,9 @@ def plan(
     writes: Annotated[float, typer.Option(help="Writes of one session, over its retention.")],
     reads: Annotated[float, typer.Option(help="Reads of one session, over its retention.")],
     state_bytes: Annotated[float, typer.Option(help="Bytes that a session keeps.")],
-    days: Annotated[float, typer.Option(help="Its retention, in days.")],
+    retention: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long it is kept: 12h, 30d, 52w.")
+    ],
     prices: Annotated[
         str | None,
         typer.Option(
@@ -153,7 +163,7 @@ def plan(
         writes=writes,
         reads=reads,
         state_bytes=state_bytes,
-        retention=timedelta(days=days),
+        retention=time_span("--retention", retention),
         prices=own,
     )
     lines = []
@@ -185,20 +195,22 @@ async def move(
     lp: Writing,
     key: SessionKey,
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="The store to move to; it is created if need be.")
+        str, typer.Argument(metavar="TO", help="The store to move to; created if missing.")
     ],
     screen: Display,
     *,
     deadline: Deadline = 30.0,
     force: Force = False,
     to_node: TargetNode = None,
+    seal_for: SealFor = None,
 ) -> CommandResult:
     """Move a live session to another store.
 
     From then on it is only there; the old store says where it is. Safe to interrupt: run it again
     to finish. Exits with 1 if the session was not moved.
     """
-    async with StoreArgument(store_url(target)).opened(creates=True, node=to_node) as other:
+    store, sealed_for = StoreArgument(store_url(target)), _public_key(seal_for)
+    async with store.opened(creates=True, node=to_node, seal_for=sealed_for) as other:
         with screen.progress("moving events") as progress:
             moved = await lp.move(key, other, deadline=deadline, force=force, progress=progress)
         return _moved(key, moved, other.node)
@@ -208,7 +220,7 @@ async def move(
 async def drain(
     lp: Writing,
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="The store to move to; it is created if need be.")
+        str, typer.Argument(metavar="TO", help="The store to move to; created if missing.")
     ],
     screen: Display,
     *,
@@ -218,6 +230,7 @@ async def drain(
     deadline: Deadline = 30.0,
     force: Force = False,
     to_node: TargetNode = None,
+    seal_for: SealFor = None,
 ) -> CommandResult:
     """Move every session to another store.
 
@@ -226,7 +239,8 @@ async def drain(
     """
     if app is not None:
         await refuse_unknown(lp, app)
-    async with StoreArgument(store_url(target)).opened(creates=True, node=to_node) as other:
+    store, sealed_for = StoreArgument(store_url(target)), _public_key(seal_for)
+    async with store.opened(creates=True, node=to_node, seal_for=sealed_for) as other:
         with screen.progress("moving sessions") as progress:
             done = await lp.drain(other, app=app, deadline=deadline, force=force, progress=progress)
     lines = [
@@ -252,10 +266,11 @@ async def push(
     *,
     store: LocalStore = DEFAULT_STORE,
     force: Force = False,
+    seal_for: SealFor = None,
 ) -> CommandResult:
     """Continue a session elsewhere: move it from here to a URL."""
     key = session_key(session)
-    async with _both(store, url) as (lp, other):
+    async with _both(store, url, to_key=_public_key(seal_for)) as (lp, other):
         with screen.progress("moving events") as progress:
             moved = await lp.move(key, other, force=force, progress=progress)
         return _moved(key, moved, other.node)
@@ -269,10 +284,11 @@ async def pull(
     *,
     store: LocalStore = DEFAULT_STORE,
     force: Force = False,
+    seal_for: SealFor = None,
 ) -> CommandResult:
-    """Continue a session here: move it from a URL to this machine."""
+    """Continue a session here: move it from a URL."""
     key = session_key(session)
-    async with _both(url, store) as (lp, other):
+    async with _both(url, store, from_key=_public_key(seal_for)) as (lp, other):
         with screen.progress("moving events") as progress:
             moved = await lp.move(key, other, force=force, progress=progress)
         return _moved(key, moved, other.node)
@@ -284,7 +300,7 @@ async def where(
     *,
     store: LocalStore = DEFAULT_STORE,
 ) -> CommandResult:
-    """Say which node has a session.
+    """Show which node has a session.
 
     Exits with 1 if the store does not know it.
     """
@@ -305,13 +321,26 @@ async def where(
 
 
 @asynccontextmanager
-async def _both(source: str, target: str) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
-    """Both stores of a move, open."""
+async def _both(
+    source: str, target: str, *, from_key: str | None = None, to_key: str | None = None
+) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
+    """Both stores of a move, open, each sealed for its key if that is given."""
     one, two = StoreArgument(store_url(source)), StoreArgument(store_url(target))
     if one == two:
         raise InvalidInput("both are the same store. Name another one to move to.")
-    async with one.opened() as lp, two.opened(creates=True) as other:
+    opening = two.opened(creates=True, seal_for=to_key)
+    async with one.opened(seal_for=from_key) as lp, opening as other:
         yield lp, other
+
+
+def _public_key(given: str | None) -> str | None:
+    """The public key that --seal-for names: itself, or a file of it. Raises InvalidInput."""
+    if given is None or given.lstrip().startswith("-----BEGIN"):
+        return given
+    try:
+        return file_path(given).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--seal-for {given} cannot be read. Pass a PEM file.") from error
 
 
 def _moved(key: limpet.Key, moved: limpet.Moved, to: str) -> CommandResult:
@@ -341,10 +370,10 @@ async def export(
     *,
     redact: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help="Leave out the bodies of these events; may be repeated."),
+        typer.Option(metavar="TYPE", help="Leave out the bodies of these events; repeatable."),
     ] = None,
 ) -> CommandResult:
-    """Write one session to a file, to be imported elsewhere.
+    """Export one session to a file, for import elsewhere.
 
     The file holds the whole log with its bodies in plain text. It appears complete or not at all.
     With --redact user.message or agent.* it can be checked with a receipt, and not be imported.
@@ -382,7 +411,7 @@ async def mirror(
         str, typer.Argument(metavar="DIR", help="Where to write; made if need be.")
     ],
 ) -> CommandResult:
-    """Write sessions as files that people read.
+    """Write sessions as human-readable files.
 
     Each has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/. They are
     only written, in plain text: change the session, and run it again.
@@ -411,7 +440,7 @@ async def import_adk(
         str | None,
         typer.Argument(
             metavar="STORE",
-            help="The store to import into; it is created if need be. Default: NAME.limpet.db "
+            help="The store to import into; created if missing. Default: NAME.limpet.db "
             "beside NAME.db.",
         ),
     ] = None,
@@ -448,7 +477,7 @@ async def import_claude(
     ],
     target: Annotated[
         str,
-        typer.Argument(metavar="STORE", help="The store to import into; it is created if need be."),
+        typer.Argument(metavar="STORE", help="The store to import into; created if missing."),
     ],
     screen: Display,
 ) -> CommandResult:

@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final
@@ -43,11 +44,11 @@ From = Annotated[str, typer.Argument(metavar="A", help=_PLACE)]
 At = Annotated[str | None, typer.Option("--at", metavar="PLACE", help=_PLACE)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 NewFile = Annotated[str, typer.Argument(metavar="FILE", help="The file; must not exist yet.")]
-NewStore = Annotated[
-    str, typer.Argument(metavar="STORE", help="The store; it is created if need be.")
-]
+NewStore = Annotated[str, typer.Argument(metavar="STORE", help="The store; created if missing.")]
 
 _APPS_SHOWN: Final = 10
+_SPAN: Final = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SCHEME: Final = re.compile(r"(sqlite|files|postgresql|postgres|memory):")
 _PATH: Final = "Write the path of a file, such as support.db or ./support"
 _BOTH: Final = f"{_PATH}, or a URL, such as postgresql://user@host/database"
@@ -120,6 +121,14 @@ def label_values(options: list[str] | None) -> dict[str, str]:
                 "value of a label. Pass one of the two."
             )
     return labels
+
+
+def time_span(option: str, text: str) -> timedelta:
+    """A length of time, such as 12h or 30d. Raises InvalidInput."""
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{option} takes a span such as 12h or 30d, not {text!r}.")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def json_object(option: str, text: str | None) -> dict[str, Any]:

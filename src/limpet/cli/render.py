@@ -228,11 +228,13 @@ class Screen:
                     sys.stdout.write(f"{one_line(line)}\n")
 
     def error(self, error: LimpetError) -> None:
-        """Print an error with its code and message."""
+        """Print an error with its code and message; a person also sees where it is explained."""
         findings = error.findings if isinstance(error, BackupDamaged) else ()
         form = error_form(error)
-        message = at_the_shell(error.code, str(error))
-        self._fail(form["code"], message, retryable=form["retryable"], findings=findings)
+        form["message"] = at_the_shell(error.code, str(error))
+        self._fail(form, findings=findings)
+        if self._err.is_terminal and not self.as_json:
+            self._err.print(cell(f"  See docs/errors.md#{error.code}", "dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a warning beside the result."""
@@ -247,7 +249,7 @@ class Screen:
             self.error(error)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            self._fail("interrupted", _STOPPED, retryable=True)
+            self._fail({"code": "interrupted", "message": _STOPPED, "retryable": True})
             raise typer.Exit(INTERRUPTED) from None
 
     @contextmanager
@@ -280,20 +282,16 @@ class Screen:
                 "instead."
             ) from error
         except KeyboardInterrupt:
-            self._fail("interrupted", _STOPPED_MIGRATING, retryable=True)
+            self._fail({"code": "interrupted", "message": _STOPPED_MIGRATING, "retryable": True})
             raise typer.Exit(INTERRUPTED) from None
 
-    def _fail(
-        self, code: str, message: str, *, retryable: bool, findings: tuple[str, ...] = ()
-    ) -> None:
+    def _fail(self, form: dict[str, Any], *, findings: tuple[str, ...] = ()) -> None:
         if self.as_json:
-            form: dict[str, Any] = {"code": code, "message": message, "retryable": retryable}
-            if findings:
-                form["findings"] = findings
-            self._write({"ok": False, "error": form})
+            more = {"findings": findings} if findings else {}
+            self._write({"ok": False, "error": {**form, **more}})
             return
-        self._err.print(cell(f"limpet: {code}", "bold red"))
-        for text in (*findings[:_FINDINGS_MAX], *message.split("\n")):
+        self._err.print(cell(f"limpet: {form['code']}", "bold red"))
+        for text in (*findings[:_FINDINGS_MAX], *form["message"].split("\n")):
             lines = [f"  {text}"]
             if self._err.is_terminal:
                 lines = _wrap(text, self._err.width, indent=2)

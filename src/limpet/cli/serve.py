@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,9 +16,11 @@ import msgspec
 import typer
 
 import limpet
+from limpet.cli.act import import_harness
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
 from limpet.cli.logins import is_server, save_token, tls_settings
-from limpet.cli.options import file_path, imported_object, store_url
+from limpet.cli.options import file_path, imported_object, store_url, time_span
+from limpet.cli.output import output
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing, InvalidInput
 from limpet.security.access import ROLES
@@ -38,7 +39,7 @@ CertFile = Annotated[
 KeyFile = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")]
 ClientCA = Annotated[
     Path | None,
-    typer.Option("--client-ca", metavar="FILE", help="The CA that clients' certificates are of."),
+    typer.Option("--client-ca", metavar="FILE", help="The CA that signs clients' certificates."),
 ]
 Pins = Annotated[
     list[str] | None,
@@ -58,11 +59,11 @@ def serve(
         int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")
     ] = PORT,
     dev: Annotated[
-        bool, typer.Option("--dev", help="No keys: this machine only, everybody an admin.")
+        bool, typer.Option("--dev", help="Without keys: local requests only, as admin.")
     ] = False,
     harness: Annotated[
         list[str] | None,
-        typer.Option("--harness", metavar="[APP=]MOD:FN", help="Run turns too."),
+        typer.Option("--harness", metavar="[APP=]MOD:NAME", help="Run its turns too."),
     ] = None,
     tls_cert: CertFile = None,
     tls_key: KeyFile = None,
@@ -138,9 +139,7 @@ def _signing(text: str) -> str:
 def _harness(text: str) -> tuple[str | None, Any]:
     """The app that a harness is for, None for all, and the harness."""
     app, equals, named = text.rpartition("=")
-    to_run = imported_object("--harness", named)
-    if not callable(to_run):
-        raise InvalidInput(f"--harness {named!r} is not a harness. Name an async function.")
+    to_run, _ = import_harness(named, None)
     return (app if equals else None), to_run
 
 
@@ -171,7 +170,7 @@ async def _serve(
     archive: str | None,
     analytics: str | None,
 ) -> None:
-    from limpet.server.serve import serve_until_stopped, serving, working
+    from limpet.server.serve import freeze_start, serving, stop_signals, working
 
     cedar, set_up = (None, None) if policies is None else _policies(policies)
     async with AsyncExitStack() as stack:
@@ -184,6 +183,7 @@ async def _serve(
         folded = None
         if analytics is not None:
             folded = await stack.enter_async_context(folding(lp, store_url(analytics)))
+        stopped = stack.enter_context(stop_signals())  # whoever reads the URL may stop it
         url = await stack.enter_async_context(
             serving(
                 lp,
@@ -198,11 +198,12 @@ async def _serve(
             )
         )
         await stack.enter_async_context(working(lp, harnesses))
+        freeze_start()
         if dev:
             screen.warn(_DEV)
         screen.show(CommandResult({"url": url}, [TextLine(f"serving at {url}", "ok")]))
         sys.stdout.flush()
-        await serve_until_stopped()
+        await stopped.wait()
 
 
 @asynccontextmanager
@@ -245,7 +246,7 @@ async def login(
         bool, typer.Option("--forget", help="Remove the key of this server.")
     ] = False,
 ) -> CommandResult:
-    """Keep the key to a server, for every later command with its URL.
+    """Keep the key to a server for later commands.
 
     The key is read from the input, tried, and kept in ~/.config/limpet/logins.json, which nobody
     else may read. --token and LIMPET_TOKEN come before it.
@@ -289,7 +290,7 @@ async def certs(
         typer.Option("--name", metavar="HOST", help="dev: the server's name, beside localhost."),
     ] = None,
 ) -> CommandResult:
-    """Make certificates for development, or print the pin of one.
+    """Create development certificates, or print the pin of one.
 
     dev DIR writes a CA, a server's certificate for localhost and a client's certificate, each as
     NAME.pem and NAME.key. Nothing is overwritten. pin FILE prints the SHA-256 of the public key,
@@ -358,10 +359,11 @@ async def access(
             return CommandResult(_key_form(key), [TextLine(f"revoked {key}", "ok")])
         if role not in ROLES:
             raise InvalidInput(f"--role is one of {', '.join(ROLES)}.")
-        span = None if expires is None else _span(expires)
+        span = None if expires is None else time_span("--expires", expires)
         key, token = await keys.create(role=role, app=app_name, user=user, expires=span)
-    lines = [TextLine(token), TextLine(f"Keep it: it is not shown again. {key}.")]
-    return CommandResult({**_key_form(key), "token": token}, lines)
+    if not screen.as_json:  # beside the key, so that KEY=$(limpet access create …) holds the key
+        output(stderr=True).write(f"{key}. Keep the key: it is not shown again.\n")
+    return CommandResult({**_key_form(key), "token": token}, [TextLine(token)])
 
 
 def _listed(keys: list[AccessKey], now_us: int) -> CommandResult:
@@ -374,11 +376,3 @@ def _key_form(key: AccessKey) -> dict[str, Any]:
     form = msgspec.to_builtins(key)
     del form["hash"]
     return dict(form)
-
-
-def _span(text: str) -> timedelta:
-    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-    number, unit = text[:-1], units.get(text[-1:])
-    if unit is None or not number.isdecimal() or len(number) > 6:
-        raise InvalidInput(f"--expires takes a span such as 12h or 30d, not {text!r}.")
-    return timedelta(**{unit: int(number)})

@@ -39,7 +39,7 @@ from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.tool import tools_of
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import args_hash
-from limpet.session.conversing.shapes import Shape, safe_name
+from limpet.session.conversation.shapes import Shape, safe_name
 from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 

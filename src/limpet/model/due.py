@@ -31,6 +31,8 @@ Deadline: TypeAlias = Literal[
 _TIMELESS: Final = frozenset(
     ("checkpoint", "field_policies", "isolation", "labels", "moves", "schema_version")
 )
+# Members without which there is no deadline.
+_DEADLINED: Final = frozenset(("departed", "phase", "timeouts", "timers"))
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 
@@ -64,7 +66,7 @@ def runnable_us(head: Head) -> int | None:
 
 def deadline_us(head: Head) -> int | None:
     """When a sweep has something to do here, in microseconds, or None: see `deadlines`."""
-    if head.facts.keys() <= _TIMELESS:
+    if _DEADLINED.isdisjoint(head.facts):
         return None
     return min([at_us for _, at_us in deadlines(head)], default=None)
 
@@ -143,11 +145,13 @@ def quantized(since_us: int, span_us: int) -> int:
 
 
 def runnable_at(head: Head) -> datetime | None:
+    """Return when a worker can claim the session; None while nothing is due there."""
     at_us = runnable_us(head)
     return None if at_us is None else to_time(at_us)
 
 
 def deadline_at(head: Head) -> datetime | None:
+    """Return when a sweep has something to do there, such as a timeout; None if it never has."""
     at_us = deadline_us(head)
     return None if at_us is None else to_time(at_us)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -25,7 +25,7 @@ from limpet.errors import (
 )
 from limpet.model import ops as op
 from limpet.model.chain import header_digest, header_of, header_tail
-from limpet.model.keys import unfit
+from limpet.model.keys import is_new_id, unfit, unfit_id
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
@@ -142,7 +142,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def at(self) -> datetime:
-        """When the store recorded it; never earlier than the event before."""
+        """When the store recorded it; never earlier than the previous event."""
         return to_time(self.at_us)
 
     @property
@@ -513,19 +513,24 @@ def check_recorded(event: Event, raw: bytes) -> None:
     for name, value in zip(_IDS, ids, strict=True):
         if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
             raise InvalidEvent(f"its {name} {reason}")
-    _check_body(event.data, event.ops, raw)
-
-
-def _check_body(data: Any, ops: tuple[op.Op, ...], raw: bytes) -> None:
-    """Check a body that was encoded elsewhere. Raises InvalidInput."""
     if len(raw) > EVENT_BYTES_MAX:
         raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
+    _check_ops(event.ops)
+    _check_encoding(event.data, event.ops, raw)
+
+
+def _check_ops(ops: tuple[op.Op, ...]) -> None:
+    """Check operations that were made elsewhere. Raises InvalidInput."""
     if len(ops) > OPS_PER_EVENT_MAX:
         raise InvalidEvent(f"{len(ops):,} operations, more than {OPS_PER_EVENT_MAX:,}")
     for o in ops:
         op.check(o)
         if op.scope_of(str(o.path[0])) == "temp":
             raise InvalidEvent("it stores a temp: name, which is never stored")
+
+
+def _check_encoding(data: Any, ops: tuple[op.Op, ...], raw: bytes) -> None:
+    """Check the values and the bytes of a body that was encoded elsewhere. Raises InvalidInput."""
     if not are_plain_bytes(raw):
         _settled(data, ops)
     if encode(Body(data, ops)) != raw:
@@ -537,7 +542,8 @@ def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: b
     its encoded body, which are checked as `prepare` checks a draft.
 
     It may be of a reserved type: which of them somebody may write is decided by a guard, and their
-    data is checked when they are recorded. Raises InvalidInput.
+    data is checked when they are recorded. An id that is not of our form counts as chosen, whatever
+    is said: stores take others as they are. Raises InvalidInput.
     """
     id, type_, actor = names[:3]
     if problem := _type_problem(type_):
@@ -545,7 +551,7 @@ def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: b
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}")
     for name, value in zip(_IDS, (id, *names[3:]), strict=True):
-        if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
+        if value is not None and (reason := unfit_id(value)):
             raise InvalidEvent(f"its {name} {reason}")
     if len(raw) > EVENT_BYTES_MAX:
         raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
@@ -554,16 +560,16 @@ def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: b
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidEvent(f"its body cannot be read ({error})") from error
     data, ops = body.data, body.ops
-    _check_body(data, ops, raw)
-    plain, scoped = _resolve(ops, data)
-    sets: dict[str, Any] | None = None
-    if ops and not scoped and all([type(o) is _Set and len(o.path) == 1 for o in ops]):
-        sets = {str(o.path[0]): o.value for o in ops}  # type: ignore[union-attr]  # a Set
+    sets, plain, scoped = _sets_of(ops), cast(tuple[op.PlainOp, ...], ops), False
+    if ops and sets is None:
+        _check_ops(ops)
+        plain, scoped = _resolve(ops, data)
+    _check_encoding(data, ops, raw)
     by_type = is_input(type_)
     changes = input or by_type or (ops and sets is None) or type_.startswith(RESERVED)
     return Prepared(
         id,
-        caller_chose_id,
+        caller_chose_id or not is_new_id(id),
         *names[1:],
         data,
         ops,
@@ -576,6 +582,19 @@ def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: b
         sets=sets,
         plain=not changes,
     )
+
+
+def _sets_of(ops: tuple[op.Op, ...]) -> dict[str, Any] | None:
+    """Return the names of the session's own that operations set, with their values; None if one of
+    them does more or needs a closer look."""
+    if not 0 < len(ops) <= OPS_PER_EVENT_MAX:
+        return None
+    sets: dict[str, Any] = {}
+    for o in ops:
+        if type(o) is not _Set or len(o.path) != 1 or _own_path(o.path[0]) is None:
+            return None
+        sets[o.path[0]] = o.value  # type: ignore[index]  # a name, as just seen
+    return sets
 
 
 def _resolve(ops: tuple[op.Op, ...], data: Any) -> tuple[tuple[op.PlainOp, ...], bool]:

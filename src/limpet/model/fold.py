@@ -153,12 +153,18 @@ def record_run(
 
 def replay(fold: Fold, event: Event) -> Fold:
     """The fold after one stored event. A damaged event moves the head, not the state."""
-    data = EMPTY if event.data is None else event.data
-    after = head.advance(
-        fold.head, event.type, data, event.at_us, event.link, input=event.processed is not None
-    )
-    texts = texts_after(fold.texts, fold.head.facts, after.facts, event.type, data, event.seq)
-    plain = tuple(ops.resolve(op, data) for op in event.ops)
+    data, before, texts = EMPTY if event.data is None else event.data, fold.head, fold.texts
+    marked = event.processed is not None
+    active = None if marked else head.activity_of(event.type)
+    if active is not None and head.is_moved(before):  # as most do: see `record`
+        seq = before.version + 1
+        after = head.moved(before, seq, event.link, event.at_us, active=active)
+    else:
+        after = head.advance(before, event.type, data, event.at_us, event.link, input=marked)
+        texts = texts_after(texts, before.facts, after.facts, event.type, data, event.seq)
+    if not event.ops:
+        return Fold(after, fold.fields, fold.versions, fold.damaged, texts)
+    plain = tuple([ops.resolve(op, data) for op in event.ops])
     return _folded(fold, after, texts, plain, scoped=True)
 
 
@@ -177,7 +183,7 @@ def _folded(
     fold: Fold, after: Head, texts: Texts, plain: tuple[ops.PlainOp, ...], *, scoped: bool
 ) -> Fold:
     if scoped:
-        plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
+        plain = tuple([op for op in plain if ops.scope_of(str(op.path[0])) == "session"])
     if not plain:
         return Fold(after, fold.fields, fold.versions, fold.damaged, texts)
     fields = ops.apply(fold.fields, plain)
@@ -224,16 +230,16 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
 
 def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:
     """A draft's app: and user: operations with the full name of what each changes."""
-    found: list[tuple[ScopeKey, ops.PlainOp]] = []
+    scoped: list[tuple[ScopeKey, ops.PlainOp]] = []
     if draft.scoped:
         for op in draft.plain_ops:
             name = str(op.path[0])
             scope = ops.scope_of(name)
             if scope == "app":
-                found.append(((app, "", name), op))
+                scoped.append(((app, "", name), op))
             elif scope == "user":
-                found.append(((app, user, name), op))
-    return found
+                scoped.append(((app, user, name), op))
+    return scoped
 
 
 def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:

@@ -116,7 +116,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     timers.TIMER_SET: timers.check_timers,
     requests.TOOL_USE: requests.check,
     requests.CUSTOM_TOOL_USE: requests.check,
-    timers.REVISIT_SET: timers.check_revisits,
+    timers.REVISIT_SET: timers.check_timers,
     runs.INTENDED: budgets.check_call,
     children.CHILD_CREATED: children.check_created,
     children.CHILD_RELEASED: children.check_ended,
@@ -161,12 +161,12 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def labels(self) -> FrozenDict:
-        """The labels that users gave it."""
+        """The labels set by users."""
         return labels.own_labels(labels.labels_in(self.facts))
 
     @property
     def indexed_labels(self) -> FrozenDict:
-        """All by which a store finds it: the users', and those that Limpet sets itself ($dead,
+        """All labels that a store indexes: the users', and those set by Limpet ($dead,
         $asked:…)."""
         return labels.labels_in(self.facts)
 
@@ -177,7 +177,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def pending_us(self) -> int | None:
-        """Since when inputs wait: the first came, or others were processed."""
+        """Since when inputs have been waiting: the arrival of the first, or the last time others
+        were processed."""
         return inputs.pending_us(self.facts)
 
     @property
@@ -186,18 +187,18 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def priority(self) -> int:
-        """The higher is claimed first."""
+        """Higher priorities are claimed first."""
         return priority.priority(self.facts)
 
     @property
     def schema_version(self) -> str | None:
-        """Of typed state; None if never typed."""
-        found: str | None = self.facts.get("schema_version")
-        return found
+        """The schema version of typed state; None if it was never typed."""
+        version: str | None = self.facts.get("schema_version")
+        return version
 
     @property
     def phase(self) -> phases.Phase:
-        """Where it stands in its life; active, unless a transition said otherwise."""
+        """Its phase; active until a transition changes it."""
         return phases.phase(self.facts)
 
     @property
@@ -207,7 +208,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def isolation(self) -> isolation.Isolation:
-        """From whom it is kept apart; per user, unless its creation said otherwise."""
+        """Its isolation; per user, unless set at creation."""
         return isolation.isolation_in(self.facts)
 
     @property

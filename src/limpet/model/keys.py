@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 
 from limpet.errors import InvalidKey
-from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
+from limpet.model.limits import ID_CHARS_MAX, KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
 # Sessions on their way to the archive or back, before they take a key of their own; where sessions
@@ -32,13 +33,14 @@ AUDIT_NAMES: Final = "$$audit-names"
 ARCHIVING: Final = (ARCHIVE_STUBS, ARCHIVE_LOGS, ARCHIVE_MOVES, ARCHIVE_DISCARDS)
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
 _HASHED: Final = "sha256/"
+_NEW_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A longer one is hashed, so that there is space in the key for the name of a document.
 _OWNER_BYTES_MAX: Final = KEY_BYTES_MAX // 2
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
-    """app, user and id together name one session. A key is not reused, unless its session was
-    deleted and the caller asks for it."""
+    """The app, user and id that together name one session. A deleted session's key is reused only
+    if the caller asks for it."""
 
     app: str
     user: str
@@ -79,7 +81,7 @@ def owner_of(app: str, user: str) -> str:
     owner = f"{len(app)}/{app}/{user}"
     if len(owner) <= KEY_PART_CHARS_MAX and len(owner.encode()) <= _OWNER_BYTES_MAX:
         return owner
-    return _hashed(owner)
+    return hashed(owner)
 
 
 def owned_by(owner: str) -> tuple[str, str] | None:
@@ -98,8 +100,22 @@ def name_part(text: str) -> str:
     are never those of app "shop/eu".
     """
     if len(text.encode()) > _NAME_PART_BYTES_MAX:
-        return _hashed(text)
+        return hashed(text)
     return f"{len(text)}/{text}"
+
+
+def first_part(name: str) -> str | None:
+    """The text that a name begins with, as `name_part` made it: itself, or what it is hashed to.
+    None if the name does not begin with a part."""
+    length, _, rest = name.partition("/")
+    if name.startswith(_HASHED):
+        return f"{_HASHED}{rest.partition('/')[0]}"
+    return rest[: int(length)] if length.isdecimal() else None
+
+
+def is_hashed(text: str) -> bool:
+    """True if a text looks like one that stands for a longer one."""
+    return text.startswith(_HASHED)
 
 
 def without_length(name: str) -> str:
@@ -109,17 +125,27 @@ def without_length(name: str) -> str:
 
 def checkpoints_of(key: Key) -> Key:
     """Where the checkpoints of a session are recorded: a log of its own under a reserved app, so
-    that a checkpoint changes no version. It ends with the session, and with its user."""
-    id = key.id if len(key.id.encode()) <= _OWNER_BYTES_MAX // 2 else _hashed(key.id)
+    that a checkpoint changes no version. It ends with the session, and with its user.
+
+    An id that looks hashed is hashed too: its log would be that of another session.
+    """
+    fits = len(key.id.encode()) <= _OWNER_BYTES_MAX // 2 and not is_hashed(key.id)
+    id = key.id if fits else hashed(key.id)
     return Key(CHECKPOINTS, owner_of(key.app, key.user), id)
 
 
 def audit_name_of(app: str, user: str, kind: str, text: str) -> Key:
     """Where the name of something of a user is kept for the audit. It ends with the user."""
     id = f"{kind}/{text}"
-    if len(id.encode()) > _OWNER_BYTES_MAX // 2:
-        id = f"{kind}/{_hashed(text)}"
+    if len(id) > KEY_PART_CHARS_MAX or len(id.encode()) > _OWNER_BYTES_MAX // 2:
+        id = f"{kind}/{hashed(text)}"
     return Key(AUDIT_NAMES, owner_of(app, user), id)
+
+
+@lru_cache(maxsize=4_096)  # the same sessions come again and again
+def known_key(app: str, user: str, id: str) -> Key:
+    """The key of these parts, which is checked and hashed once. Raises InvalidKey."""
+    return Key(app, user, id)
 
 
 def forgotten_with(key: Key) -> tuple[Key, ...]:
@@ -129,7 +155,8 @@ def forgotten_with(key: Key) -> tuple[Key, ...]:
     return checkpoints_of(key), audit_name_of(key.app, key.user, "session", key.id)
 
 
-def _hashed(text: str) -> str:
+def hashed(text: str) -> str:
+    """Return the hash that replaces a text too long for a name."""
     return f"{_HASHED}{sha256(text.encode()).hexdigest()}"
 
 
@@ -138,6 +165,11 @@ def unfit(text: object, chars_max: int) -> str | None:
     if not isinstance(text, str):
         return f"is {type(text).__name__}, not text"
     return _unfit(text, chars_max)
+
+
+def unfit_id(id: str) -> str | None:
+    """Why `id` cannot be an event's, or None. Most are seen once: the answer is not remembered."""
+    return _unfit.__wrapped__(id, ID_CHARS_MAX)
 
 
 @lru_cache(maxsize=4_096)  # the same few types, actors and field names come again and again
@@ -192,6 +224,11 @@ class Noise:
         except IndexError:
             self._left += self._split(self._draw(_BLOCK_BYTES))
             return self._left.pop()
+
+
+def is_new_id(id: str) -> bool:
+    """True if `id` is as a source of new ids makes them: a UUID in small letters."""
+    return _NEW_ID.fullmatch(id) is not None
 
 
 class Ids:

@@ -27,7 +27,7 @@ AHEAD_US: Final = 1_000_000  # a lease granted this far ahead of the clock is me
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """The right to run one session, until it ends, is released or is renewed."""
+    """The exclusive right to run one session, until it expires, is released or is renewed."""
 
     key: Key
     worker: str
@@ -50,7 +50,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timers(self) -> tuple[str, ...]:
-        """The names of the wake timers that were due at the claim, the longest due first."""
+        """The names of the wake timers that were due at the claim, the most overdue first."""
         return tuple([name for name, _ in self.reasons.timers])
 
 

@@ -282,7 +282,7 @@ def show(path: Sequence[str | int]) -> str:
 
 
 def _is_unclear(step: str) -> bool:
-    """True if a name cannot be told from the marks of a path."""
+    """True if a name could be mistaken for the marks of a path."""
     return not step or not _MARKS.isdisjoint(step) or any(map(str.isspace, step))
 
 

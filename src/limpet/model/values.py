@@ -76,7 +76,7 @@ class FrozenList(list[Any]):
 
 
 class Absent:
-    """The type of ABSENT, which means that there is no value. None is a value."""
+    """The type of ABSENT, which stands for a missing value. None is a value."""
 
     __slots__ = ()
 

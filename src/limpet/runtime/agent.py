@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.errors import InvalidInput
 from limpet.model import described, unfit
+from limpet.model.facts.running.runs import MAX_STEPS
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime import effects
 from limpet.runtime.model_call import Call
@@ -81,4 +82,5 @@ class Agent:
             for result in await asyncio.gather(*calls, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
-        await turn.say(f"(Stopped after {self.max_steps} steps.)")
+        note = f"(Stopped after {self.max_steps} steps.)"
+        await turn.append("agent.message", {"text": note, "limit": MAX_STEPS})

@@ -58,7 +58,7 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 
 
 class Child:
-    """A session at work for this turn."""
+    """A child session that works for this turn."""
 
     def __init__(self, turn: TurnRun, key: Key) -> None:
         self._turn, self.key = turn, key
@@ -70,7 +70,7 @@ class Child:
     async def result(self) -> Mapping[str, Any]:
         """Return how it ended: stop_reason, summary, output. Pauses the turn until then.
 
-        A child that was terminated may have neither a summary nor an output: both are None then.
+        A terminated child may have neither a summary nor an output; both are then None.
         """
         turn = self._turn
         turn.driver.check()

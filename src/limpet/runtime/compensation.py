@@ -74,10 +74,10 @@ _WHY: Final = "the session ended"
 
 
 class PastEffect(msgspec.Struct):
-    """An effect that is to be undone, as its compensation sees it.
+    """An effect to be undone, as its compensation sees it.
 
-    `outcome` is "succeeded", or "unknown": then nobody knows whether it was performed, and the
-    compensation has to find out (by `key`, under which it was performed) or be harmless.
+    `outcome` is "succeeded" or "unknown". If unknown, the compensation must find out whether the
+    effect was performed (by `key`, its idempotency key) or be harmless.
     """
 
     name: str
@@ -175,7 +175,7 @@ class EndedWake:
             else:
                 drafts.append(children.child_released(key))
         if spawned_in(session.head.facts):
-            known = await children_of(writer_of(session).journal, session.key)
+            known = await children_of(writer_of(session).journal, session.head)
             own = children.children_in(session.head.facts)
             for each in known:
                 if each["stop_reason"] is None and each["key"].id not in own:

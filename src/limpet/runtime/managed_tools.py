@@ -86,10 +86,10 @@ _RESULT_BYTES_MAX: Final = EVENT_BYTES_MAX // 2  # encoded: it is recorded, and 
 
 
 class ManagedTools:
-    """The tools of one turn: hand `specs` to a model, and `call` what it asks for.
+    """The tools of one turn: pass `specs` to a model, and each call it makes to `call`.
 
-    `lp` is needed for learnings and for running children, whose `harnesses` go by app. `only`
-    names the tools that there are; all of them, if nothing is said.
+    `lp` is needed for learnings and for running children; `harnesses` maps their apps to harnesses.
+    `only` limits the tools; by default all are available.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class ManagedTools:
     async def call(self, name: str, input: Mapping[str, Any] = _NONE) -> Any:
         """Run a tool as a recorded call of the turn, and return plain JSON.
 
-        What the tool refuses is {"error": {"code", "message"}}. A tool that must be asked for
-        pauses the turn. Raises ToolDenied, and whatever ends the turn.
+        A refusal by the tool is returned as {"error": {"code", "message"}}. A tool that needs
+        approval pauses the turn. Raises ToolDenied, and anything that ends the turn.
         """
         if name not in self.names:
             return refused(InvalidInput(f"there is no tool {described(name)} here."))

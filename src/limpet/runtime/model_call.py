@@ -32,7 +32,7 @@ from limpet.model.facts.running.requests import TOOL_USE
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.run import Reservation, TurnRun
 from limpet.runtime.turn_log import identity, plain
-from limpet.session.conversing.shapes import Shape, safe_name
+from limpet.session.conversation.shapes import Shape, safe_name
 from limpet.session.life.tools import TOOL_NAME_CHARS_MAX, Tool
 from limpet.session.runs.setup import Permission, strictest_of
 
@@ -67,7 +67,7 @@ EVENT_PERMISSIONS: Final[Mapping[Permission, str]] = {
 class ModelRequest(msgspec.Struct, frozen=True):
     """One call of a model: its context in the form of `shape`, and the tools that it may use.
 
-    `attempt` counts the tries of this call, from 1; it is above 1 after a crash.
+    `attempt` counts the attempts at this call, from 1; it is above 1 after a crash.
     """
 
     system: str
@@ -80,11 +80,11 @@ class ModelRequest(msgspec.Struct, frozen=True):
 class Piece(msgspec.Struct, frozen=True):
     """A part of a streamed reply. Every field may be absent.
 
-    `tool` is `{index, id, name, arguments}`: `arguments` is a fragment of JSON text, fragments of
-    one index belong together, and id and name may come with the first only. `usage` has the token
-    counts `input`, `output` and `cache_read`, and perhaps `cost`; the last one counts. `reasoning`
-    is shown to followers and never given back to a model. `native` is data that the provider wants
-    back unchanged with this message, such as a signed block of reasoning.
+    `tool` is `{index, id, name, arguments}`: `arguments` is a fragment of JSON text, fragments with
+    the same index belong together, and only the first needs id and name. `usage` has the token
+    counts `input`, `output` and `cache_read`, and optionally `cost`; the last one counts.
+    `reasoning` is shown to followers and never sent back to a model. `native` is data that the
+    provider needs unchanged with this message, such as a signed block of reasoning.
     """
 
     text: str | None = None
@@ -96,8 +96,8 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A tool that the model wants to use. `id` is ours and unique in the session; `provider_id` is
-    the id that the provider gave it. `error` says why its input cannot be used, if it cannot."""
+    """A tool call that the model requests. `id` is ours and unique in the session; `provider_id` is
+    the provider's id. `error` says why its input cannot be used, if it cannot."""
 
     id: str
     name: str
@@ -107,7 +107,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """All that a model said in one call. `event` is its agent.message once it is recorded."""
+    """A model's complete answer to one call. `event` is its agent.message once it is recorded."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -138,6 +138,7 @@ class ModelCall:
         permission: Callable[[str], Permission],
     ) -> None:
         self._turn, self._name, self._tools = turn, name, tuple(tools)
+        self._offered = {safe_name(tool.name): tool for tool in self._tools}
         self._permission = permission
         self._occurrence = turn.records.occurrence("model", name)
         self.id = identity(turn.id, "model", name, self._occurrence)
@@ -219,7 +220,13 @@ class ModelCall:
                 break
         return whole
 
-    async def _publish(self, data: Mapping[str, Any]) -> None:
+    async def _publish(self, data: dict[str, Any]) -> None:
+        """Hand a piece to followers; one of a tool call with the id that the call will have."""
+        if (fragment := data.get("tool")) is not None:
+            number, name = fragment.pop("number"), fragment["name"]
+            tool = self._offered.get(safe_name(name or ""))
+            named = {"request_id": self._call_id(number), "name": tool.name if tool else name}
+            data = {**data, "tool": {**fragment, **named}}
         await self._turn.log.publish("agent.message", data, id=self.id, attempt=self.attempt)
 
     def _message(self, whole: _Whole, model: Any, shape: Shape) -> Draft:
@@ -238,14 +245,13 @@ class ModelCall:
         return Draft(type="agent.message", data=data, id=self.id)
 
     def _uses(self, whole: _Whole) -> list[Draft]:
-        tools = {safe_name(tool.name): tool for tool in self._tools}
         drafts = []
-        for number, (_, given) in enumerate(sorted(whole.calls.items())[:CALLS_MAX]):
+        for number, given in enumerate(list(whole.calls.values())[:CALLS_MAX]):
             id, (input, error) = self._call_id(number), _input_of("".join(given["arguments"]))
             name = given["name"] or ""
             data: dict[str, Any] = {"request_id": id, "name": name}
             data |= {"input": input, "message": self.id}
-            if (tool := tools.get(safe_name(name))) is not None:
+            if (tool := self._offered.get(safe_name(name))) is not None:
                 permission = strictest_of(tool.permission, self._permission(tool.name))
                 data |= {"name": tool.name, "permission": EVENT_PERMISSIONS[permission]}
             if not name.strip() or unfit(name, NAME_CHARS_MAX):
@@ -325,7 +331,8 @@ class _Whole:
             self._texts.append(text)
             yield self._numbered("text", text)
         if piece.tool is not None:
-            yield self._numbered("tool", self._add_call(piece.tool))
+            for fragment in self._add_call(piece.tool):
+                yield self._numbered("tool", fragment)
         if piece.usage is not None:
             self.usage, self.cost = _used(piece.usage)
         if piece.stop and not self.is_full:
@@ -355,7 +362,8 @@ class _Whole:
         self._index += 1
         return {name: value, "index": self._index - 1}
 
-    def _add_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _add_call(self, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Take a fragment of a tool call; yield it in pieces of a size that can be published."""
         number = given.get("index")
         if type(number) is not int or abs(number) > COUNT_MAX:
             number = len(self.calls) if given.get("id") or not self.calls else max(self.calls)
@@ -371,8 +379,10 @@ class _Whole:
         for name, most in _CALL_TEXTS.items():
             if isinstance(given.get(name), str) and given[name]:
                 call[name] = clean_text(given[name])[:most]
-        shown = {"index": number, "id": call["id"], "name": call["name"]}
-        return {**shown, "arguments": fragment[:PARTIAL_CHARS_MAX]}
+        place = list(self.calls).index(number)  # calls are numbered as they begin
+        for part in [*_cut_up(fragment)] or [""]:
+            shown = {"index": number, "id": call["id"], "name": call["name"], "number": place}
+            yield {**shown, "arguments": part}
 
 
 def _piece(given: Any) -> Piece:
@@ -501,12 +511,12 @@ def _counted(usage: Any) -> Mapping[str, Any] | None:
     """The counts of a provider's usage, under our names."""
     if usage is None:
         return None
-    found = {"cost": field(usage, "cost")}
+    counts = {"cost": field(usage, "cost")}
     for ours, names in _COUNTS.items():
-        found[ours] = next((n for n in [field(usage, name) for name in names] if n), None)
-    if found["input"] is None and found["output"] is None:  # one number for both counts too
-        found["input"] = next((n for n in [field(usage, name) for name in _TOTALS] if n), None)
-    return {name: value for name, value in found.items() if value is not None}
+        counts[ours] = next((n for n in [field(usage, name) for name in names] if n), None)
+    if counts["input"] is None and counts["output"] is None:  # one number for both counts too
+        counts["input"] = next((n for n in [field(usage, name) for name in _TOTALS] if n), None)
+    return {name: value for name, value in counts.items() if value is not None}
 
 
 def _used(usage: Any) -> tuple[dict[str, int], float | None]:

@@ -29,7 +29,7 @@ _BOUND: Final = (
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """The answer of a person. True if they allowed it; `input` is what they allowed."""
+    """A person's answer. True if they allowed the action; `input` is what they allowed."""
 
     allow: bool
     note: str | None

@@ -520,8 +520,8 @@ def _value_in(task: asyncio.Task[Any], variable: ContextVar[Any]) -> Any:
     if sys.version_info >= (3, 12):
         context: Context | None = task.get_context()
     else:  # the first context that a task refers to is its own; there is no other way to ask
-        found = [each for each in gc.get_referents(task) if isinstance(each, Context)]
-        context = found[0] if found else None
+        contexts = [each for each in gc.get_referents(task) if isinstance(each, Context)]
+        context = contexts[0] if contexts else None
     return None if context is None else context.get(variable)
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import described
-from limpet.session.conversing.shapes import safe_name
+from limpet.session.conversation.shapes import safe_name
 from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 

@@ -39,7 +39,7 @@ from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash, identity
-from limpet.session.conversing.shapes import safe_name
+from limpet.session.conversation.shapes import safe_name
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.life.tools import OnUnknown, Tool, ToolUse
@@ -108,13 +108,13 @@ class ToolUseCall:
         """The result of a call of an earlier turn. Raises InvalidInput for an id that a harness
         made up, if it has one too: that is the result of another call."""
         use, result = f"{self._call.id}/use", self._result_id
-        found = {event.id: event for event in await self._turn.session.read_ids([use, result])}
-        if result in found and use not in found:
+        events = {event.id: event for event in await self._turn.session.read_ids([use, result])}
+        if result in events and use not in events:
             raise InvalidInput(
                 f"an earlier turn has used the id {self._call.id!r} for a call of a tool. Give "
                 "each ToolCall that you make an id of its own."
             )
-        return found.get(result)
+        return events.get(result)
 
     async def _ran(self) -> ToolResult:
         call, tool = self._call, self._tool
@@ -312,8 +312,8 @@ class _Cache:
         self._key = (session.app, session.user, tool.name, args_hash(input)) if self._us else None
 
     def find(self, now_us: int) -> tuple[Any, None] | None:
-        found = None if self._key is None else self._of.get(self._key)
-        return (found[1], None) if found is not None and now_us < found[0] else None
+        cached = None if self._key is None else self._of.get(self._key)
+        return (cached[1], None) if cached is not None and now_us < cached[0] else None
 
     def put(self, output: Any, now_us: int) -> None:
         if self._key is None:

@@ -50,10 +50,10 @@ from limpet.runtime.run import Reservation, ReservedBlock, TurnRun
 from limpet.runtime.tool import tool, tools_of
 from limpet.runtime.tool_call import ToolUseCall
 from limpet.runtime.turn_log import CHANGED, args_hash, identity, result_of
-from limpet.session.conversing.context import Context, Count, Summarize, compile_context
-from limpet.session.conversing.conversation import TurnConversation
-from limpet.session.conversing.shapes import Shape, safe_name
-from limpet.session.conversing.timeline import TurnInputs
+from limpet.session.conversation.context import Context, Count, Summarize, compile_context
+from limpet.session.conversation.messages import TurnConversation
+from limpet.session.conversation.shapes import Shape, safe_name
+from limpet.session.conversation.timeline import TurnInputs
 from limpet.session.life.tools import OnUnknown, Tool, ToolUse
 from limpet.session.runs.learnings import (
     Learning,
@@ -106,8 +106,8 @@ class Turn:
 
     @property
     def session(self) -> Session[Any]:
-        """The session, under the lease of this run. What is written with it is not recorded as a
-        call of the turn: use `append` for what must not be done twice."""
+        """The session, under the lease of this run. Its writes are not recorded as calls of the
+        turn: use `append` for what must not happen twice."""
         return self.run.session
 
     @property
@@ -116,8 +116,8 @@ class Turn:
 
     @property
     def version(self) -> str | None:
-        """The version of the worker that began this turn: `Worker(version=)`. A paused turn
-        keeps it, whichever version goes on with it."""
+        """The version of the worker that began this turn: `Worker(version=)`. A paused turn keeps
+        it, even if another version continues it."""
         return self.run.version
 
     @property
@@ -127,11 +127,11 @@ class Turn:
 
     @property
     def permissions(self) -> Mapping[str, Permission]:
-        """The permissions of the worker and of the session's setup, by tool; `*` is every other."""
+        """The permissions of the worker and of the session's setup by tool; `*` is every other."""
         return permissions_within(self.run.permissions, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:
-        """Return always_allow, always_ask or deny. Where the session has tools bound, every other
+        """Return always_allow, always_ask or deny. If the session has bound tools, every other tool
         is denied, apart from managed tools."""
         return permission_within(self.run.permissions, usable_tools(self.session.head.facts), tool)
 
@@ -149,7 +149,8 @@ class Turn:
     ) -> Any:
         """Return the result of fn(*args, **kwargs), computed once in a turn. fn may be async.
 
-        The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
+        The result is stored, so it must be representable as JSON. If fn raises, nothing is
+        recorded.
         """
         return await self._step("step", name, fn, args, kwargs, max_cost, max_tokens)
 
@@ -199,8 +200,8 @@ class Turn:
     async def retrieve(
         self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return the result of fn(*args, **kwargs), which looks something up: a step whose span is
-        of kind `retrieval`, so that the queries of a session can be counted."""
+        """Return the result of fn(*args, **kwargs), which looks something up: a step whose span has
+        kind `retrieval`, so that a session's queries can be counted."""
         return await self._step("retrieval", name, fn, args, kwargs, None, None)
 
     async def stream(
@@ -386,8 +387,8 @@ class Turn:
         usage: Mapping[str, int] | None = None,
         cost: float | None = None,
     ) -> Event:
-        """Record an agent.message: a text, or a list of parts. `usage` and `cost` are what it took;
-        they count also beyond the budget, and the next call is refused then."""
+        """Record an agent.message: a text, or a list of parts. `usage` and `cost` are what it used;
+        they count even beyond the budget, and then the next call is refused."""
         if (text is None) == (content is None):
             raise InvalidInput("say takes a text or a content.")
         if not isinstance(text, (str, type(None))):
@@ -411,12 +412,11 @@ class Turn:
         trace: Trace | None = None,
         input: bool = False,
     ) -> Event:
-        """Record an event of your own, once in a turn. The arguments mean what they mean for
-        Session.append.
+        """Record an event once in a turn. The arguments are those of Session.append.
 
-        Without an `id` it follows from the turn, the type and the number of the call. With one,
-        that is the identity of the call: a repeated id returns the first record. A partial is sent
-        with `turn.session.append(…, partial=True)`: it is not recorded.
+        Without an `id`, the id follows from the turn, the type and the number of the call. With
+        one, it identifies the call: a repeated id returns the first record. Send a partial with
+        `turn.session.append(…, partial=True)`: it is not recorded.
         """
         with self.run.working():
             if id is None:
@@ -450,11 +450,11 @@ class Turn:
             return event
 
     def changed(self, name: str) -> bool:
-        """True if this turn takes the new way at a place where you changed the harness.
+        """True if this turn follows the new code where you changed the harness.
 
-        False in a turn that came past this place before the call of `changed` was there: let it
-        take the old way, for which it has records. The first call in a turn decides for all with
-        this name, and is recorded with whatever is recorded next.
+        False in a turn that passed this place before the call of `changed` existed: let it follow
+        the old code, for which it has records. The first call in a turn decides for all calls with
+        this name, and is recorded with the next record.
         """
         with self.run.working("changed"):
             records, step = self.run.records, f"{CHANGED}{name}"
@@ -479,10 +479,10 @@ class Turn:
         deadline: timedelta | None = None,
         otherwise: Otherwise | None = None,
     ) -> Approval:
-        """Ask a person whether `input` may be done. The turn pauses until s.confirm says so.
+        """Ask a person to approve `input`. The turn pauses until s.confirm answers.
 
-        The deadline counts from the first asking; `otherwise` ("allow" or "deny") is the answer
-        when it has passed, "deny" if nothing is said.
+        The deadline counts from when it was first asked; after it, the answer is `otherwise`
+        ("allow" or "deny", by default "deny").
         """
         with self.run.working("approve"):
             return await requests.approve(
@@ -490,7 +490,7 @@ class Turn:
             )
 
     async def ask(self, name: str, input: Any) -> Any:
-        """Use a tool that runs elsewhere. The turn pauses until s.answer brings the output."""
+        """Use a tool that runs elsewhere. The turn pauses until s.answer provides the output."""
         with self.run.working("ask"):
             return await requests.ask(self.run, self.run.named(name), input)
 
@@ -508,9 +508,9 @@ class Turn:
         """Start a child session of this user that works on `message`; return at once.
 
         `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
-        nothing else of this session. Its budget is taken from this one's; the rest comes back.
-        Where this session has a limit and `budget` names none, it is a quarter of what is left. It
-        is interrupted and terminated with this session, unless cascade=False.
+        nothing else of this session. Its budget is taken from this one's, and the rest is returned.
+        Where this session has a limit and `budget` names none, it gets a quarter of what is left.
+        It is interrupted and terminated with this session, unless cascade=False.
         """
         with self.run.working("delegate"):
             return await children.delegate(
@@ -535,9 +535,10 @@ class Turn:
         *,
         replace: bool = False,
     ) -> None:
-        """Be woken again then: recorded with the end of the turn. At most 16 a turn.
+        """Schedule another wake at this time, recorded with the end of the turn. At most 16 a turn.
 
-        Of those with one key, the first stands until it was delivered; with `replace` the newer.
+        Of several with the same key, the first stays until it was delivered; with `replace`, the
+        newer.
         """
         if len(self.revisits_set) >= REVISITS_PER_TURN_MAX:
             raise TurnMisused(f"a turn asks for at most {REVISITS_PER_TURN_MAX} revisits.")
@@ -547,7 +548,7 @@ class Turn:
         self.revisits_set.append(fact)
 
     async def news(self) -> tuple[Event, ...]:
-        """Return the inputs that came since the turn began; they wait for the next one."""
+        """Return the inputs that arrived since the turn began; they wait for the next one."""
         mine = {event.seq for event in self.inputs}
         pending = await self.session.pending()
         own = (INTERRUPT, *ANSWERS)
@@ -573,10 +574,10 @@ class Turn:
         summarize: Summarize | None = None,
         correlation_id: str | None = None,
     ) -> Context:
-        """Return the conversation for a model as it stands now: see Session.context.
+        """Return the conversation for a model as of now: see Session.context.
 
-        Inputs that wait for another turn are left out. The log is read once in a run of the turn:
-        each further call reads only what was recorded since.
+        Inputs that wait for another turn are left out. The log is read once per run of the turn;
+        further calls read only what was recorded since.
         """
         messages = await self._conversation.messages(correlation_id)
         return await compile_context(
@@ -601,10 +602,10 @@ class Turn:
         return TurnConversation(self.session.read, TurnInputs(self.id, frozenset(seqs)), began)
 
     def reserve(self, *, cost: float | None = None, tokens: int | None = None) -> Reservation:
-        """Set a part of the budget aside: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
+        """Reserve a part of the budget: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
 
-        Raises BudgetReached. What is not settled counts as used. A block that an earlier run of the
-        turn has settled reserves nothing again.
+        Raises BudgetReached. What is not settled counts as used. A block settled by an earlier run
+        of the turn reserves nothing again.
         """
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return ReservedBlock(self.run, of)

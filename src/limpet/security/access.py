@@ -47,10 +47,10 @@ class _Identified(msgspec.Struct, frozen=True):
 
 
 class Principal(_Identified, frozen=True, kw_only=True):
-    """Somebody who asks: `Principal("user:ada", role="owner", app="support", user="ada")`.
+    """Who makes a request: `Principal("user:ada", role="owner", app="support", user="ada")`.
 
-    Without `app` it may enter every app, without `user` act for every user, as far as its role
-    goes. `task` is the task that it works on; `attributes` are for policies.
+    Without `app` its role applies to every app, without `user` to every user. `task` is the task it
+    works on; `attributes` are for policies.
     """
 
     role: Role
@@ -74,7 +74,7 @@ class Principal(_Identified, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """What a principal asks about. `head` is the session's, if it exists and was read."""
+    """The subject of a decision. `head` is the session's, if it exists and was read."""
 
     kind: ResourceKind
     app: str  # "*" of what belongs to no app
@@ -151,12 +151,12 @@ class Decider(Protocol):
     def view(
         self, principal: Principal, head: Head, address: str | None = None
     ) -> SessionView | None:
-        """What the principal sees of a session that it may read; None: everything."""
+        """Return the principal's view of a session that it may read; None means everything."""
         ...
 
 
 class SessionView(Protocol):
-    """What a principal sees of one session: `security.view` has the one that isolation gives."""
+    """A principal's view of one session; `security.view` has the one that isolation gives."""
 
     def sees(self, name: str) -> bool:
         """True if this name in state may be read: a field, an app: or a user: name."""

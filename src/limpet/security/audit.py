@@ -62,8 +62,8 @@ Reopen: TypeAlias = Callable[[], Awaitable[tuple[Store, Callable[[], Awaitable[N
 class AuditRecord(msgspec.Struct, frozen=True):
     """One decision. `resource` is `app/user/id`, with `#name` for a field, a tool or a document.
 
-    `code` says why it was denied; `policy` which rule decided. `repeats` counts the same denial
-    within a second, beyond the first. `seq` is its place in the log of its app.
+    `code` is why access was denied; `policy` is the rule that decided. `repeats` counts further
+    identical denials within a second. `seq` is the record's place in its app's log.
     """
 
     at: datetime
@@ -313,8 +313,8 @@ class Audit:
         }
         if isinstance(who, Principal):
             data["role"] = who.role
-        found = {"name": name, "code": said.code, "policy": said.policy, "address": said.address}
-        for key, value in found.items():
+        members = {"name": name, "code": said.code, "policy": said.policy, "address": said.address}
+        for key, value in members.items():
             if value is not None:
                 data[key] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         return data
@@ -429,15 +429,15 @@ class Audit:
         await self.settle()
         await self._flush_quietly()  # what this process has counted shows
         names = _NamesShown(self._names)
-        found: list[tuple[str, Event]] = []
+        records: list[tuple[str, Event]] = []
         looked, place = 0, None
         async for app, event in self._backwards(query, after):
-            if looked >= WALK_MAX or len(found) >= limit:
-                return await self._page(found, names, _cursor(query, place))
+            if looked >= WALK_MAX or len(records) >= limit:
+                return await self._page(records, names, _cursor(query, place))
             looked, place = looked + 1, (event.at_us, app, event.seq)
             if await self._fits(query, app, event, names):
-                found.append((app, event))
-        return await self._page(found, names, None)
+                records.append((app, event))
+        return await self._page(records, names, None)
 
     async def _page(
         self, found: Sequence[tuple[str, Event]], names: _NamesShown, cursor: str | None
@@ -562,8 +562,8 @@ class Audit:
 
     async def openings(self, data: Mapping[str, Any]) -> dict[str, Opening]:
         """Return the names in a record with the keys of their hashes, as far as they are there."""
-        found = {hash: await self._names.opened(hash) for hash in hashes_in(data)}
-        return {hash: opening for hash, opening in found.items() if opening is not None}
+        openings = {hash: await self._names.opened(hash) for hash in hashes_in(data)}
+        return {hash: opening for hash, opening in openings.items() if opening is not None}
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -579,7 +579,7 @@ class _Said(msgspec.Struct, frozen=True):
 
     @property
     def same(self) -> _Same:
-        """What repeats of it have in common."""
+        """Return the key under which repeats of this denial are counted."""
         who = _principal_id(self.principal)
         return (who, self.action, str(self.resource), self.code, self.address)
 

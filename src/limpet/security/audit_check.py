@@ -51,14 +51,14 @@ def shown_name(hash: str, names: Mapping[str, str]) -> str:
 
 def hashes_in(data: Mapping[str, Any]) -> list[str]:
     """The hashes of names that a record holds."""
-    found = [part[0] for part in data.get("principal", ()) if not isinstance(part, str)]
-    return list(dict.fromkeys(found + [each[0] for each in data.get("path", ()) if each[1]]))
+    hashes = [part[0] for part in data.get("principal", ()) if not isinstance(part, str)]
+    return list(dict.fromkeys(hashes + [each[0] for each in data.get("path", ()) if each[1]]))
 
 
 def record_of(
     app: str, type: str, at_us: int, data: Mapping[str, Any], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What one event of an audit says, with these names."""
+    """Return the audit record in one event, with these names."""
     at = (_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds")
     if type == REPEATED:
         return {"at": at, "repeats": {str(seq): many for seq, many in data["of"]}}
@@ -122,10 +122,10 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object in which no name stands twice: another reader might take the other one."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a name stands twice in it")
-    return found
+    return members
 
 
 def _check_log(log: Mapping[str, Any], lines: Iterator[tuple[int, Any]]) -> None:

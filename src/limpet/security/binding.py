@@ -94,7 +94,7 @@ async def _has_sessions(store: Store) -> bool:
 
 
 async def _plain_bodies(store: Store) -> AsyncIterator[tuple[KeyOwner, str, int]]:
-    """What the store holds so far: owner, name ("" of a session) and its newest version."""
+    """Yield the owner, name ("" for a session) and newest version of everything in the store."""
     for deleted in (False, True):
         query = Query(reverse=False, reserved=True, deleted=deleted)
         async for head in each_head(store, query):

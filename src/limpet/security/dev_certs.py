@@ -121,10 +121,10 @@ def write_dev_certs(folder: Path, hosts: Sequence[str] = ()) -> None:
 def certificate_of(path: Path) -> bytes:
     """The first certificate of a PEM file, as DER. Raises InvalidInput."""
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read as a PEM certificate.") from error
-    return found.public_bytes(serialization.Encoding.DER)
+    return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -38,6 +38,9 @@ _REMEMBERED: Final = 4_096  # answers of one guard and one decider
 _AGENTS: Final = ("agent:", "system:")
 
 
+_FIXED: Final = (RoleRules, IsolationRules)  # whose answers never change
+
+
 class AuditSink(Protocol):
     """Where a guard records what it decided."""
 
@@ -150,6 +153,7 @@ class Deciders:
         self.all: tuple[Decider, ...] = (
             (RoleRules(), isolation) if deciders is None else tuple(deciders)
         )
+        self._changing = tuple([each for each in self.all if type(each) not in _FIXED])
         self.audit: AuditSink = NoAudit() if audit is None else audit
         # True if a session of another user lets this principal in: isolation says so.
         self.admits: Callable[[Principal, Action, Head], bool] = isolation.admits
@@ -157,15 +161,16 @@ class Deciders:
     def add(self, decider: Decider) -> None:
         """Ask this one too, after the others."""
         self.all = (*self.all, decider)
+        self._changing = (*self._changing, decider)
 
     @property
     def revision(self) -> tuple[int, ...]:
         """Another value once an answer may be another."""
-        return tuple([each.revision for each in self.all])
+        return tuple([each.revision for each in self._changing]) if self._changing else ()
 
 
 class Guard:
-    """What one principal may do. Guards are cheap: make one for each request."""
+    """Decides what one principal may do. Guards are cheap: make one for each request."""
 
     def __init__(
         self,
@@ -195,6 +200,24 @@ class Guard:
         return any([each.needs_head for each in self.rules.all])
 
     @property
+    def lists_every_session(self) -> bool:
+        """True if no rule hides a session of its apps from this principal. What another decider
+        hides cannot be told: a policy may name users, labels or anything else."""
+        if self.principal.user is not None:
+            return False
+        for each in self.rules.all:
+            match each:
+                case RoleRules() if type(each) is RoleRules:
+                    seen = each.grants(self.principal, "inspect")
+                case IsolationRules() if type(each) is IsolationRules:
+                    seen = not each.hides_sessions_from(self.principal)
+                case _:
+                    seen = False
+            if not seen:
+                return False
+        return True
+
+    @property
     def needs_newest_head(self) -> bool:
         """True if it depends on what changes in it."""
         return any([each.needs_newest_head for each in self.rules.all])
@@ -206,7 +229,7 @@ class Guard:
             self._remembered.clear()
             self._revision = revision
         for number, decider in enumerate(self.rules.all):
-            if kin and isinstance(decider, (RoleRules, IsolationRules)):
+            if kin and isinstance(decider, _FIXED):
                 continue
             headless = resource.head is None and action != "create"  # which has none
             if headless and decider.needs_head and resource.kind in _WITH_HEAD:
@@ -319,7 +342,7 @@ class Guard:
         raise AccessDenied(denial, action, str(resource))
 
     def view(self, head: Head) -> SessionView | None:
-        """What it sees of a session that it may read; None: everything."""
+        """Return its view of a session that it may read; None means everything."""
         views = [each.view(self.principal, head, self.address) for each in self.rules.all]
         return seen_by_all([view for view in views if view is not None])
 

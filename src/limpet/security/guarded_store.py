@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -23,6 +24,7 @@ from msgspec import structs
 from limpet.errors import (
     Denial,
     LimpetError,
+    SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionHasForks,
@@ -41,6 +43,7 @@ from limpet.model import (
     Head,
     Key,
     Lease,
+    Origin,
     Prepared,
     ScopeValue,
     Texts,
@@ -49,9 +52,18 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.creation import CREATED, FORKED
+from limpet.model.facts.documents import VALUE
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.isolation import field_policies_in
-from limpet.model.facts.moves import MOVES
+from limpet.model.facts.moves import (
+    EXPECTED,
+    LOG,
+    MOVES,
+    departure,
+    stage_part,
+    stage_prefix,
+    stage_session,
+)
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
@@ -66,14 +78,24 @@ from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
-from limpet.model.keys import ARCHIVE_MOVES, ARRIVALS, AUDIT, DEPARTURES, ROUTES, owned_by
+from limpet.model.keys import (
+    ARCHIVE_MOVES,
+    ARRIVALS,
+    AUDIT,
+    DEPARTURES,
+    ROUTES,
+    first_part,
+    hashed,
+    is_hashed,
+    owned_by,
+)
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
 from limpet.security.guard import Guard
 from limpet.security.isolation import is_isolated
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
-from limpet.security.view import WHOLE_STATE
+from limpet.security.view import COPYING, WHOLE_STATE, CheckpointView
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.coding.seal import Sealing
 from limpet.store.leases import Deadlines, Leases, Place
@@ -114,21 +136,28 @@ from limpet.store.protocol import (
     Standing,
     Store,
     Touched,
+    UidIndex,
     scope_fields,
 )
 
 T = TypeVar("T")
 L = TypeVar("L", Loaded, Fold, Committed)
+A = TypeVar("A", Loaded, Committed)
 Send: TypeAlias = Callable[[Sequence[Commit]], Awaitable[tuple[Committed, ...]]]
 
 STORE: Final = Resource("store", EVERY_APP)
 WHOLE_STORE: Final = "*"  # the user under which reserved apps keep what belongs to no user
 # Spans say who worked when on what, and for how long: an auditor reads them without bodies.
 TRACES: Final = frozenset({SPAN_STARTED, SPAN_COMPLETED})
+MEMORY: Final = "$$memory"
+PROPOSALS: Final = "$$proposals"
 _HEADS_REMEMBERED: Final = 4_096
+_READING: Final[frozenset[Action]] = frozenset({"read", "inspect"})
 _CLAIMS: Final = 64  # rounds of claims that look for sessions which may be worked on
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _STARTS: Final = frozenset({CREATED, FORKED})
+_NOBODY: Final = ("agent:", "system:", "cli:")  # how actors begin that are not other people
+_BESIDE: Final = frozenset({CHECKPOINTS, MEMORY})  # what is staged beside the log of a session
 # What a draft of this type does to a session; any other is a write.
 _ACTIONS: Final[Mapping[str, Action]] = {
     **dict.fromkeys(TRANSITIONS, "lifecycle"),
@@ -139,10 +168,11 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
     **dict.fromkeys(MOVES, "move"),
 }
+_NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE})
 
 
 class Room(NamedTuple):
-    """What a log of a reserved app needs: to read it, and to write it."""
+    """The actions needed to read and to write a log of a reserved app."""
 
     read: Action
     write: Action
@@ -157,15 +187,13 @@ def _named(name: str) -> str | None:
 
 def _in_name(name: str) -> str | None:
     """The app in "semantic/7/support/…", as `name_part` made it."""
-    _, _, rest = name.partition("/")
-    length, _, rest = rest.partition("/")
-    return rest[: int(length)] if length.isdecimal() and length else None
+    return first_part(name.partition("/")[2])
 
 
 # The rooms of the system: what it keeps of sessions and apps for a verb that was allowed.
 ROOMS: Final[Mapping[str, Room]] = {
     CHECKPOINTS: Room("read", "write"),
-    "$$memory": Room("read", "write", _in_name),
+    MEMORY: Room("read", "write", _in_name),
     "$$retrieval": Room("read", "write"),
     ARCHIVE_MOVES: Room("read", "write"),
     "$$tools": Room("inspect", "tool", kind="tool"),
@@ -173,7 +201,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$curated": Room("read", "policy"),
     "$$gates": Room("read", "policy"),
     "$$promotion": Room("read", "policy"),
-    "$$proposals": Room("read", "write"),
+    PROPOSALS: Room("read", "write"),
     "$$expiries": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
     "$$retention": Room("read", "policy", _named),
@@ -195,7 +223,7 @@ class Asked(NamedTuple):
 
 
 def access_of(key: Key) -> Asked:
-    """What a key stands for: a session, a document of a user or an app, or a room of the system."""
+    """Return what a key names: a session, a user's or app's document, or a log of the system."""
     if not is_reserved(key.app):
         return Asked(Resource("session", key.app, key.user, key.id))
     if key.app in AUDIT_APPS:  # the audit alone writes it
@@ -218,20 +246,49 @@ def access_of(key: Key) -> Asked:
     return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
 
 
-def session_of(key: Key) -> Key | None:
-    """The session whose checkpoints or own memory a log of a reserved app has; None if it is of no
-    one session. Episodes are not: a child reads those of its parent, which works on another task.
+def session_id_in(key: Key) -> str | None:
+    """The id, or what it is hashed to, of the session whose checkpoints, own memory or proposals a
+    log of a reserved app has; None if it is of no one session. Episodes are not: a child reads
+    those of its parent, which works on another task.
     """
-    if key.app not in (CHECKPOINTS, "$$memory"):
+    if key.app == CHECKPOINTS:
+        return key.id
+    if key.app == PROPOSALS:
+        return first_part(key.id)
+    kind, _, rest = key.id.partition("/")
+    if key.app != MEMORY or kind not in ("session", "own"):
         return None
-    owner, id = owned_by(key.user), key.id
-    if key.app != CHECKPOINTS:
-        kind, _, rest = id.partition("/")
-        length, _, rest = rest.partition("/")
-        if kind not in ("session", "own") or not length.isdecimal():  # shared, or hashed
-            return None
-        id = rest[: int(length)]
-    return None if owner is None or not id else Key(*owner, id)
+    return first_part(rest)
+
+
+class ShownNames(dict[str, bool]):
+    """True for the names in state that a view shows, as far as they were asked for."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: SessionView) -> None:
+        self.view = view
+
+    def __missing__(self, name: str) -> bool:
+        if len(self) >= _HEADS_REMEMBERED:
+            self.clear()
+        shown = self[name] = self.view.sees(name)
+        return shown
+
+    def of(self, names: FrozenDict) -> FrozenDict:
+        """Names in state and what belongs to them, without hidden ones."""
+        shown = {name: value for name, value in names.items() if self[name]}
+        return names if len(shown) == len(names) else FrozenDict(shown)
+
+    def show(self, events: Sequence[Event]) -> bool:
+        """True if nothing of these events is hidden, for all that their operations say."""
+        for event in events:
+            if event.type in COPYING:
+                return False
+            for op in event.ops:
+                if not self[op.path[0]]:  # type: ignore[index]  # it begins with a name
+                    return False
+        return True
 
 
 class Clearance:
@@ -242,11 +299,12 @@ class Clearance:
     come again and again. Only if no rule asks for labels or phases, which change.
     """
 
-    __slots__ = ("_isolated", "_policies", "names", "revision", "uid", "view")
+    __slots__ = ("_isolated", "_policies", "names", "revision", "shown", "uid", "view")
 
     def __init__(self, revision: tuple[int, ...], head: Head, view: SessionView | None) -> None:
         self.revision, self.uid, self.view = revision, head.uid, view
         self._isolated, self._policies = is_isolated(head.facts), head.facts.get("field_policies")
+        self.shown = None if view is None else ShownNames(view)
         self.names: set[str] | None = None  # None: it has not written yet
 
     def holds(self, head: Head) -> bool:
@@ -257,6 +315,16 @@ class Clearance:
         if not self._isolated:
             return not is_isolated(head.facts)
         return bool(head.facts.get("field_policies") == self._policies)
+
+    def of(self, whole: A) -> A | None:
+        """An answer as the view shows it, if it hides nothing but fields; None: look closer."""
+        shown = self.shown
+        if shown is None:
+            return whole
+        if whole.texts or whole.scopes or not shown.show(whole.events):
+            return None
+        fields, versions = shown.of(whole.fields), shown.of(whole.versions)
+        return structs.replace(whole, fields=fields, versions=versions)
 
 
 class GuardedStore:
@@ -269,6 +337,7 @@ class GuardedStore:
         self._heads: dict[Key, Head] = {}  # of sessions that were met: see `_head`
         self._reads_heads = hasattr(type(self), "head")
         self._cleared: dict[Key, Clearance] = {}  # of those that nothing is hidden of
+        self._long_ids: dict[tuple[str, str, str], Key] = {}  # by what they are hashed to
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -291,6 +360,8 @@ class GuardedStore:
                 head = await self._head(key)
             resource = structs.replace(resource, head=head)
         await guard.check(action, resource, approved)
+        if resource.kind != "session":
+            await self._check_behind(action, key)
         return head
 
     async def _admitted(self, action: Action, key: Key) -> Head | None:
@@ -348,32 +419,30 @@ class GuardedStore:
     async def _reading(
         self, key: Key, read: Callable[[], Awaitable[T]], action: Action | None = None
     ) -> tuple[T, SessionView | None]:
-        """What was read of a session, and what the principal sees of it. Raises AccessDenied.
+        """Return a session's reading and the principal's view of it. Raises AccessDenied.
 
         Decided by the head of the session that was read, not of one that had the key before.
         """
         asked = self._access(key)
-        if is_reserved(key.app):
-            await self._check_behind("read", key)
         action = asked.read if action is None else action
         while True:
             clearance = self._clearance(key)
             if clearance is not None:
-                found = await read()
+                reading = await read()
                 if clearance.holds(await self._newest(key)):
-                    return found, clearance.view
+                    return reading, clearance.view
                 self._cleared.pop(key, None)
                 self._heads.pop(key, None)
             known = self._heads.get(key)
             if known is not None and not self.guard.allows(action, _with(asked.resource, known)):
                 del self._heads[key]  # it may be of another session: decide by what is there now
             head = await self._check(action, key)
-            found = await read()
+            reading = await read()
             if head is None:
-                return found, None
+                return reading, CheckpointView() if await self._sees_part(key) else None
             self._heads.pop(key, None)
             if (await self._head(key)).uid == head.uid:
-                return found, self.guard.view(head)
+                return reading, self.guard.view(head)
 
     async def _check_whole(self, action: Action, key: Key) -> None:
         """Raise AccessDenied unless it may do this, and sees everything of the session."""
@@ -382,6 +451,8 @@ class GuardedStore:
             own = self.guard.principal.user in (None, key.user)
             code: Denial = "field_access_denied" if own else "access_denied"
             await self.guard.deny(code, action, Resource.of(key, head))
+        if await self._sees_part(key):
+            await self.guard.deny("field_access_denied", action, self._resource(key))
 
     async def check(self, action: Action, key: Key) -> None:
         """For verbs that do something beside the store. Raises AccessDenied, SessionNotFound."""
@@ -404,7 +475,9 @@ class GuardedStore:
         revision = self.guard.rules.revision
         self._heads.pop(key, None)
         head = await self._check("read", key)
-        return revision, None if head is None else self.guard.view(head)
+        if head is None:
+            return revision, CheckpointView() if await self._sees_part(key) else None
+        return revision, self.guard.view(head)
 
     def check_partial(self, key: Key, partial: Event) -> None:
         """Raise AccessDenied unless it may publish this. From memory: a partial waits for nothing.
@@ -446,8 +519,8 @@ class GuardedStore:
             else:
                 clearance = self._cleared.get(cleared.key)
                 if clearance is not None and clearance.holds(answer.head):
-                    view = clearance.view
-                    return (answer if view is None else await self._seen(answer, view),)
+                    seen = clearance.of(answer)
+                    return (await self._seen(answer, clearance.view) if seen is None else seen,)
                 self._cleared.pop(cleared.key, None)
                 return (await self._answer(answer),)
         new = {commit.key for commit in commits if _begins(commit)}
@@ -487,7 +560,7 @@ class GuardedStore:
             clearance.names = (clearance.names or set()).union(names)
 
     def _clearance(self, key: Key) -> Clearance | None:
-        """What holds of a session by the rules of now."""
+        """Return the session's clearance, unless the rules have changed since it was given."""
         clearance = self._cleared.get(key)
         if clearance is None or clearance.revision == self.guard.rules.revision:
             return clearance
@@ -499,11 +572,9 @@ class GuardedStore:
         if len(commit.drafts) != 1 or commit.expect == 0 or commit.guards or commit.names_of:
             return False
         draft = commit.drafts[0]
-        if draft.scoped or draft.origin is not None:
+        if draft.scoped or draft.origin is not None or draft.type in _NOT_PLAIN:
             return False
-        if draft.type in _ACTIONS or draft.type in WHOLE_STATE or commit.pin is not None:
-            return False
-        return commit.base is None and commit.release is None
+        return commit.pin is None and commit.base is None and commit.release is None
 
     def _cleared_commit(self, commit: Commit) -> Commit | None:
         """The commit, if all of it was allowed before; None: it has to be decided."""
@@ -521,7 +592,7 @@ class GuardedStore:
     async def _records(
         self, approved: Sequence[AllowedOperation], beside: int
     ) -> tuple[Commit, ...]:
-        """What the audit records of sensitive operations, in the commit that they are made in."""
+        """Return the audit records of sensitive operations, for the same commit."""
         if not approved:
             return ()
         audit = self.guard.rules.audit
@@ -536,18 +607,18 @@ class GuardedStore:
         this commit that are told of their end. Both work in an app and a task of their own, and
         who may write to the one tells the other: the log of each names it.
         """
-        found: set[Key] = set()
+        kin: set[Key] = set()
         for commit in commits:
-            found |= {each.key for each in commits if self._is_child(each, commit)}
+            kin |= {each.key for each in commits if self._is_child(each, commit)}
             for child in commits:
                 if _tells_parent(commit, child) and await self._exists(child.key):
                     head = await self._head(child.key)
                     uids = {draft.data.get("uid") for draft in commit.drafts}
                     works = works_for(head.facts, commit.key, str(commit.uid))
                     if works and uids == {head.uid} and await self._is_account_true(commit):
-                        found.add(commit.key)
+                        kin.add(commit.key)
         # Somebody has to be entered in the usual way.
-        return frozenset() if found.issuperset([each.key for each in commits]) else frozenset(found)
+        return frozenset() if kin.issuperset([each.key for each in commits]) else frozenset(kin)
 
     async def _is_account_true(self, commit: Commit) -> bool:
         """True if a spawned child that gives back its budget says what it was given."""
@@ -594,6 +665,8 @@ class GuardedStore:
         """
         key, drafts, guard = commit.key, commit.drafts, self.guard
         asked = self._access(key)
+        if drafts and drafts[0].type in _STARTS and guard.principal.role != "admin":
+            await self._check_uid(drafts[0].id, asked.resource)
         if key in kin:
             await self._check_kin(commit, asked.resource)
             return commit
@@ -609,6 +682,9 @@ class GuardedStore:
         elif drafts or commit.pin is not None:
             await guard.check(asked.write, resource, approved)
             await self._check_behind("write", key)
+            await self._check_vouching(key, resource)
+            if key.app == ARRIVALS and guard.principal.role != "admin":
+                await self._check_arrival(commit, resource)
         else:
             await guard.check(asked.read, resource)
             await self._check_behind("read", key)
@@ -637,6 +713,120 @@ class GuardedStore:
             return structs.replace(commit, uid=head.uid)
         return commit
 
+    async def _check_uid(self, uid: str, resource: Resource) -> None:
+        """Raise AccessDenied if a log of another owner has the uid that one is to begin with: they
+        would share its keys, and who erases the one would destroy the other."""
+        inner = self._inner
+        if isinstance(inner, Sealing) and inner.sealer.seals and isinstance(inner, UidIndex):
+            for key in await inner.keys_with(uid):
+                of = access_of(key).resource
+                if (of.app, of.user) != (resource.app, resource.user):
+                    await self.guard.deny("access_denied", "create", resource)
+
+    async def _check_arrival(self, commit: Commit, resource: Resource) -> None:
+        """Raise AccessDenied unless one who is not an admin may stage these events of a session.
+
+        An admin is believed what another store has recorded. An owner brings what an owner could
+        have recorded here, each event decided as if it were recorded now; and of a session that
+        left from here, the log that left, which is compared by its links.
+        """
+        key, events = commit.key, list(commit.drafts)
+        part = stage_part(key.id)
+        if part == EXPECTED:
+            return  # it says of which session the rest is
+        if part is None:
+            await self.guard.deny("access_denied", "move", resource)
+        if not all([draft.origin for draft in events]):  # nothing begins or goes on in a stage
+            await self.guard.deny("access_denied", "move", resource)
+        if events and part == LOG:
+            session = await self._arriving(key, resource)
+            head = await self._left(session, resource)
+            if commit.base is not None:  # the state of a fork, which nothing here vouches for
+                await self.guard.deny("access_denied", "move", resource)
+            events = await self._beyond(session, head, events, resource)
+            for draft in events:
+                await self._check_arriving(draft, session, head)
+        for draft in events:
+            if not self.guard.may_write_as(draft.actor) and not draft.actor.startswith(_NOBODY):
+                await self.guard.check_actor(draft.actor, resource)
+
+    async def _arriving(self, stage: Key, resource: Resource) -> Key:
+        """The session that a staged log is of, as was said before it was staged. Raises
+        AccessDenied if that was not said, or cannot be."""
+        place = structs.replace(stage, id=f"{stage.id.removesuffix(LOG)}{EXPECTED}")
+        with suppress(*_GONE, TypeError):
+            loaded: Loaded = await self._inner.load(place, tail=0, scopes=False)
+            session = Key(*loaded.fields.get(VALUE, ()))
+            owner = owner_of(session.app, session.user)
+            if owner == stage.user and stage.id.startswith(stage_prefix(session)):
+                return session
+        return await self.guard.deny("access_denied", "move", resource)
+
+    async def _left(self, session: Key, resource: Resource) -> Head | None:
+        """What a session has left here when it left; None: nothing. Raises AccessDenied if a
+        session has the key that did not leave."""
+        try:
+            head = await self._newest(session)
+        except _GONE:
+            return None
+        if departure(head.facts) is None:
+            await self.guard.deny("access_denied", "move", resource)
+        return head
+
+    async def _beyond(
+        self, session: Key, head: Head | None, events: list[Prepared], resource: Resource
+    ) -> list[Prepared]:
+        """The events that this store did not record itself before the session left. Raises
+        AccessDenied if those before are others: the link of the last one covers all."""
+        known = [draft for draft in events if head and _origin(draft).seq <= head.version]
+        if known:
+            last = _origin(known[-1])
+            if not await self._has_link(session, last.seq, last.link):
+                await self.guard.deny("access_denied", "move", resource)
+        return events[len(known) :]
+
+    async def _has_link(self, key: Key, seq: int, link: bytes) -> bool:
+        """True if the log under a key has this link at this place."""
+        records = await self._inner.records(key, after=seq - 1, limit=1)
+        return [(each.event.seq, each.event.link) for each in records] == [(seq, link)]
+
+    async def _check_arriving(self, draft: Prepared, session: Key, head: Head | None) -> None:
+        """Raise AccessDenied unless it could record this event of a session here."""
+        guard, own = self.guard, Resource.of(session, head)
+        action = _ACTIONS.get(draft.type, "write")
+        await guard.check("move" if action == "create" else action, own)
+        for name in {str(op.path[0]): None for op in draft.plain_ops}:
+            if scope_of(name) not in ("app", "user"):  # which are not written by it
+                resource = Resource("field", session.app, session.user, session.id, name, head)
+                await guard.check("write", resource)
+        if draft.type in WHOLE_STATE and head is not None:
+            await self._check_taking(draft, session, head)
+
+    async def _check_taking_key(self, each: Exchange) -> None:
+        """Raise AccessDenied unless a staged log may take this key for one who is not an admin: the
+        key of its own session, which nobody has, or which that session left from here; or the same
+        place in the stage of another epoch."""
+        stage, key = each.by, each.key
+        assert stage is not None
+        resource, part = self._resource(stage), stage_part(stage.id)
+        if not is_reserved(key.app):
+            session = await self._arriving(stage, resource) if part == LOG else None
+            head = await self._left(key, resource)
+            staged = await self._newest(stage)
+            left = None if head is None else Standing(head.uid, head.version)
+            # It may have been staged before the session came here and left: compared once more.
+            same = head is None or (
+                head.uid == staged.uid and await self._has_link(stage, head.version, head.link)
+            )
+            if session != key or each.at != left or not same or departure(staged.facts) is None:
+                await self.guard.deny("access_denied", "move", resource)
+        elif key.app == ARRIVALS:
+            same = (key.user, stage_session(key.id)) == (stage.user, stage_session(stage.id))
+            if not same or part is None or stage_part(key.id) != part or each.at is not None:
+                await self.guard.deny("access_denied", "move", resource)
+        elif key.app not in _BESIDE:
+            await self.guard.deny("access_denied", "move", resource)
+
     async def _check_kin(self, commit: Commit, resource: Resource) -> None:
         """Raise AccessDenied unless what `_kin` lets in stays within its own session: it writes as
         somebody that the principal may write as, to no name that others share; and the user's
@@ -654,9 +844,73 @@ class GuardedStore:
 
     async def _check_behind(self, action: Action, key: Key) -> None:
         """Raise AccessDenied if a log of the system is of a session that it may not enter."""
-        of = session_of(key)
-        if of is not None and self.guard.needs_head:
-            await self._check_any(action, of)
+        of = await self._behind(key)
+        if of is not None:
+            await self._check_any(action if action in _READING else "write", of)
+
+    async def _enters_behind(self, action: Action, key: Key) -> bool:
+        """The same for lists: what they leave out is not a denial."""
+        of = await self._behind(key)
+        if of is None:
+            return True
+        resource = self._resource(of)
+        head = await self._head(of) if await self._exists(of) else None
+        return self.guard.allows(action, _with(resource, head)) or (
+            head is not None and self.guard.is_admitted(action, head)
+        )
+
+    async def _behind(self, key: Key) -> Key | None:
+        """The session that a log of the system is of; None if it is of none, or if no decision
+        needs its head. What was decided of a session that had its key before says nothing."""
+        id = session_id_in(key) if is_reserved(key.app) else None
+        if id is None or not self.guard.needs_head:
+            return None
+        own = self.guard.principal
+        owner = owned_by(key.user)
+        if owner is None and own.app and own.user and key.user == owner_of(own.app, own.user):
+            owner = (own.app, own.user)
+        if owner is None or not id:
+            return None
+        of = Key(*owner, id)
+        # A session may have an id that looks hashed: what stands in the name of the log counts.
+        if is_hashed(key.id.partition("/")[2] if key.app == MEMORY else key.id):
+            of = await self._long_named(*owner, id)
+        self._heads.pop(of, None)
+        return of
+
+    async def _long_named(self, app: str, user: str, id: str) -> Key:
+        """The session whose id is too long for a name and is hashed to this one. One that is gone
+        is decided by its owner."""
+        known = self._long_ids.get((app, user, id))
+        if known is not None:
+            return known
+        async for head in each_head(self._inner, Query(app=app, user=user, reverse=False)):
+            if hashed(head.key.id) == id:
+                if len(self._long_ids) >= _HEADS_REMEMBERED:
+                    self._long_ids.clear()
+                self._long_ids[app, user, id] = head.key
+                return head.key
+        return Key(app, user, id)
+
+    async def _view_of(self, head: Head) -> SessionView | None:
+        """What it sees of a session, or of a log of the system: of states that it sees in part, no
+        checksums."""
+        key = head.key
+        if not is_reserved(key.app):
+            return self.guard.view(head)
+        return CheckpointView() if await self._sees_part(key) else None
+
+    async def _sees_part(self, key: Key) -> bool:
+        """True if a log has checkpoints of a session that it sees in part."""
+        of = await self._behind(key) if key.app == CHECKPOINTS else None
+        if of is None or not await self._exists(of):
+            return False
+        return self.guard.view(await self._head(of)) is not None
+
+    async def _check_vouching(self, key: Key, resource: Resource) -> None:
+        """Raise AccessDenied if it would change checkpoints of states that it sees in part."""
+        if await self._sees_part(key):
+            await self.guard.deny("field_access_denied", "write", resource)
 
     async def _check_any(self, action: Action, key: Key) -> None:
         """As `_check`, also of a session that is gone: that is decided by its key."""
@@ -664,6 +918,7 @@ class GuardedStore:
             await self._check(action, key)
         else:
             await self.guard.check(action, self._resource(key))
+            await self._check_behind(action, key)
 
     async def _exists(self, key: Key) -> bool:
         """True if a session is there to be looked at. What was deleted may begin again."""
@@ -674,7 +929,7 @@ class GuardedStore:
         return True
 
     def _actions(self, commit: Commit) -> Iterable[Action]:
-        """What a commit does to its session."""
+        """Return the actions that a commit performs on its session."""
         drafts = commit.drafts
         if len(drafts) == 1 and drafts[0].plain:  # as most are
             return _WRITE if drafts[0].origin is None else _MOVE
@@ -682,10 +937,10 @@ class GuardedStore:
             return _INSPECT if commit.pin is None else _WRITE
         if drafts[0].origin is not None:
             return _MOVE
-        found = dict.fromkeys([_ACTIONS.get(draft.type, "write") for draft in drafts])
-        if "create" in found:  # a new session may begin with anything
+        actions = dict.fromkeys([_ACTIONS.get(draft.type, "write") for draft in drafts])
+        if "create" in actions:  # a new session may begin with anything
             return ("create",)
-        return tuple(found)
+        return tuple(actions)
 
     async def _check_names(self, draft: Prepared, commit: Commit, head: Head | None) -> None:
         """Check what a draft changes: names that others share; the fields that are its to write."""
@@ -743,13 +998,15 @@ class GuardedStore:
                 scopes=EMPTY,
                 texts=NO_TEXTS,
             )
-        view = self._view(head)
+        view = await self._view_of(head)
         if view is None:
             return answer
         return await self._seen(answer, view)
 
-    async def _seen(self, whole: L, view: SessionView) -> L:
+    async def _seen(self, whole: L, view: SessionView | None) -> L:
         """An answer with the state of a session, as a view shows it."""
+        if view is None:
+            return whole
         changes: dict[str, Any] = {
             "fields": visible(whole.fields, view),
             "versions": visible(whole.versions, view),
@@ -758,7 +1015,8 @@ class GuardedStore:
         if isinstance(whole, (Loaded, Committed)):
             events = whole.events
             changes["events"] = tuple(map(view.event, events))
-            changes["scopes"] = visible(whole.scopes, view)
+            if whole.scopes:
+                changes["scopes"] = visible(whole.scopes, view)
         if whole.texts:
             named = await self._named(whole.head.key, whole.texts, events)
             changes["texts"] = view.texts(whole.texts, named)
@@ -766,10 +1024,10 @@ class GuardedStore:
 
     async def _named(self, key: Key, texts: Texts, known: Iterable[Event]) -> list[Event]:
         """The events that texts are of: what is hidden in one, its operations say."""
-        found = [event for event in known if event.seq in texts]
-        for seq in {*texts} - {event.seq for event in found}:
-            found += await self._inner.read(key, after=seq - 1, limit=1, reverse=False, types=None)
-        return found
+        named = [event for event in known if event.seq in texts]
+        for seq in {*texts} - {event.seq for event in named}:
+            named += await self._inner.read(key, after=seq - 1, limit=1, reverse=False, types=None)
+        return named
 
     def _view(self, head: Head) -> SessionView | None:
         return None if is_reserved(head.key.app) else self.guard.view(head)
@@ -790,9 +1048,9 @@ class GuardedStore:
             whole: Loaded = await self._inner.load(
                 key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
-            if clearance.holds(whole.head):
-                view = clearance.view
-                return whole if view is None else await self._seen(whole, view)
+            if clearance.holds(whole.head) and not whole.damaged:
+                shown = clearance.of(whole)
+                return await self._seen(whole, clearance.view) if shown is None else shown
             self._cleared.pop(key, None)
             return await self._loaded(whole, head_alone=not scopes and not tail)
         asked = self._access(key)
@@ -809,9 +1067,11 @@ class GuardedStore:
         return await self._loaded(loaded, head_alone=not scopes and not tail)
 
     async def _loaded(self, loaded: Loaded, *, head_alone: bool = False) -> Loaded:
-        """What was read, as far as the principal may see it. Raises AccessDenied."""
+        """Return the part of a reading that the principal may see. Raises AccessDenied."""
         head, guard = loaded.head, self.guard
         asked = self._access(head.key)
+        if head.version in loaded.damaged and self._reads_heads:
+            await self._inner.head(head.key)  # nothing is decided by a head that was changed
         if asked.resource.kind == "session" and guard.needs_head:
             self._meet(head)
         read = _with(asked.resource, head)
@@ -820,7 +1080,7 @@ class GuardedStore:
                 return Loaded(head, EMPTY, EMPTY, EMPTY, ())
             await self._check(asked.read, head.key, head)
         self._clear(head)
-        view = self._view(head)
+        view = await self._view_of(head)
         return loaded if view is None else await self._seen(loaded, view)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
@@ -830,8 +1090,8 @@ class GuardedStore:
                 await self._check(asked.read, key)
             if is_reserved(key.app):
                 await self._check_behind("read", key)
-        found = await self._inner.load_many(keys, tail=tail)
-        return tuple([None if each is None else await self._loaded(each) for each in found])
+        sessions = await self._inner.load_many(keys, tail=tail)
+        return tuple([None if each is None else await self._loaded(each) for each in sessions])
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
         fold: Fold
@@ -865,8 +1125,8 @@ class GuardedStore:
         return _events(page, view)
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        found, view = await self._reading(key, lambda: self._inner.read_ids(key, ids))
-        return _events(found, view)
+        events, view = await self._reading(key, lambda: self._inner.read_ids(key, ids))
+        return _events(events, view)
 
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
@@ -898,9 +1158,9 @@ class GuardedStore:
         page: Page[Head] = await self._inner.heads(
             narrowed, cursor=cursor, limit=limit, states=states
         )
-        items = tuple([head for head in page.items if self._lists(head, states=states)])
-        shown = {head.key for head in items}
-        found = {k: self._state(k, s, items) for k, s in page.states.items() if k in shown}
+        items = tuple([head for head in page.items if await self._lists(head, states=states)])
+        shown = {head.key: head for head in items}
+        found = {k: await self._state(shown[k], s) for k, s in page.states.items() if k in shown}
         damaged = tuple([key for key in page.damaged if key in shown])
         return Page(items, page.cursor, found, damaged)
 
@@ -926,14 +1186,18 @@ class GuardedStore:
         await guard.check(action, Resource("app", str(app), user))
         return structs.replace(query, app=app, user=user, reserved=False)
 
-    def _lists(self, head: Head, *, states: bool) -> bool:
+    async def _lists(self, head: Head, *, states: bool) -> bool:
         asked = self._access(head.key)
-        if asked.resource.kind != "session":  # the query was allowed as a whole
-            return self.guard.allows(asked.read if states else "inspect", asked.resource)
-        return self.guard.allows("read" if states else "inspect", _with(asked.resource, head))
+        if asked.resource.kind == "session":
+            return self.guard.allows("read" if states else "inspect", _with(asked.resource, head))
+        # The query was allowed as a whole.
+        action: Action = asked.read if states else "inspect"
+        if not self.guard.allows(action, asked.resource):
+            return False
+        return await self._enters_behind("read" if states else "inspect", head.key)
 
-    def _state(self, key: Key, state: Mapping[str, Any], heads: Sequence[Head]) -> Any:
-        view = next((self._view(head) for head in heads if head.key == key), None)
+    async def _state(self, head: Head, state: Mapping[str, Any]) -> Any:
+        view = await self._view_of(head)
         return state if view is None else visible(state, view)
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
@@ -955,6 +1219,8 @@ class GuardedStore:
         asked = self._access(key)
         if asked.resource.kind != "session":
             await self.guard.check(asked.write, asked.resource)
+            await self._check_behind("write", key)
+            await self._check_vouching(key, asked.resource)
             return
         try:
             await self._check("erase", key)
@@ -966,6 +1232,9 @@ class GuardedStore:
             for key in (each.key, each.by):
                 if key is not None:
                     await self.check_end(key)
+            staged = each.by is not None and each.by.app == ARRIVALS
+            if staged and self.guard.principal.role != "admin":
+                await self._check_taking_key(each)
         exchanged: bool = await self._inner.exchange(exchanges)
         self._heads.clear()
         return exchanged
@@ -1022,10 +1291,14 @@ class GuardedStore:
         asked = self._access(key)
         if not self.guard.allows("inspect", asked.resource):
             return False
-        if asked.resource.kind != "session" or not self.guard.needs_head:
+        if asked.resource.kind != "session":
+            return await self._enters_behind("inspect", key)
+        if not self.guard.needs_head:
             return True
         try:
             return self.guard.allows("inspect", _with(asked.resource, await self._head(key)))
+        except SessionCorrupt:
+            return False
         except _GONE:
             return True
 
@@ -1074,6 +1347,8 @@ class _GuardedFeed(GuardedStore):
         own = self.guard.principal
         if key is not None:  # also of a session that is still to come
             await self._check_any(self._access(key).read, key)
+        elif app is not None and is_reserved(app):
+            pass  # documents: whether one is shown is decided for each entry
         elif app is not None or own.app is not None:
             app = own.app if app is None else app
             await self.guard.check("read", Resource("app", str(app), own.user))
@@ -1090,11 +1365,17 @@ class _GuardedFeed(GuardedStore):
         asked = self._access(entry.key)
         if not self.guard.allows(asked.read, asked.resource):
             return None
-        if asked.resource.kind != "session" or not self.guard.needs_head:
+        if not self.guard.needs_head:
             return entry
+        if asked.resource.kind != "session":
+            if not await self._enters_behind("read", entry.key):
+                return None
+            part = await self._sees_part(entry.key)
+            event = CheckpointView().event(entry.event) if part else entry.event
+            return structs.replace(entry, event=event)
         try:
             head = await self._head(entry.key)
-        except _GONE:
+        except (*_GONE, SessionCorrupt):
             return None
         if not self.guard.allows(asked.read, _with(asked.resource, head)):
             return None
@@ -1103,9 +1384,9 @@ class _GuardedFeed(GuardedStore):
         return structs.replace(entry, event=event)
 
     async def touched(self, after: str) -> Touched:
-        found: Touched = await self._inner.touched(after)
-        seen = {key: seq for key, seq in found.sessions.items() if await self._may_meet(key)}
-        return structs.replace(found, sessions=seen)
+        touched: Touched = await self._inner.touched(after)
+        seen = {key: seq for key, seq in touched.sessions.items() if await self._may_meet(key)}
+        return structs.replace(touched, sessions=seen)
 
     async def position(self) -> str:
         position: str = await self._inner.position()
@@ -1117,7 +1398,6 @@ class _GuardedHeads(GuardedStore):
         asked = self._access(key)
         if asked.resource.kind != "session":
             await self._check(asked.read, key)
-            await self._check_behind("read", key)
         else:
             self._heads.pop(key, None)
             await self._check("inspect", key)
@@ -1256,7 +1536,7 @@ class _GuardedRing(GuardedStore):
 class _GuardedSealing(GuardedStore):
     @property
     def sealer(self) -> Any:
-        """What seals files of sessions: a file that was allowed must not be written in plain."""
+        """Return the seal for files of sessions: no allowed file is written in plain text."""
         return self._inner.sealer
 
 
@@ -1314,7 +1594,7 @@ class _GuardedLeases(GuardedStore):
         if asked.resource.kind == "session":
             await self._check("claim", key)
         else:
-            await self.guard.check(asked.write, asked.resource)
+            await self._check(asked.write, key)
         lease: Lease = await self._inner.acquire(key, worker, lease_seconds)
         return lease
 
@@ -1344,8 +1624,8 @@ class _GuardedOverview(GuardedStore):
             user = own.user if user is None else user
             await self.guard.check("read", Resource("app", app, user))
         narrowed = structs.replace(query, app=app, user=user)
-        found, place = await self._inner.waiting(narrowed, limit=limit, after=after)
-        return tuple([asked for asked in found if await self._may_read(asked.key)]), place
+        requests, place = await self._inner.waiting(narrowed, limit=limit, after=after)
+        return tuple([asked for asked in requests if await self._may_read(asked.key)]), place
 
     async def _may_read(self, key: Key) -> bool:
         resource = self._resource(key)
@@ -1363,7 +1643,7 @@ class _GuardedOverview(GuardedStore):
         app = own.app if app is None else app
         if app is not None:
             await self.guard.check("inspect", Resource("app", app, own.user))
-        if own.user is None and not self.guard.needs_head:
+        if self.guard.lists_every_session:
             counts: tuple[Tally, ...] = await self._inner.tally(app, limit=limit)
             return counts
         return await self._counted(Query(app=app, user=own.user if app else None), limit)
@@ -1513,6 +1793,11 @@ def guarded(store: Store, guard: Guard, commit: Send | None = None) -> GuardedSt
 # --- what a view leaves --------------------------------------------------------------------------
 
 
+def _origin(draft: Prepared) -> Origin:
+    assert draft.origin is not None
+    return draft.origin
+
+
 def _begins(commit: Commit) -> bool:
     """True if a session begins with this commit: created, or adopted from its first event on."""
     return bool(commit.drafts) and commit.drafts[0].type in _STARTS
@@ -1560,10 +1845,12 @@ def _names(value: Any, text: str) -> bool:
 
 def visible(names: Mapping[str, Any], view: SessionView) -> FrozenDict:
     """The names in state that a view shows."""
-    hidden = [name for name in names if not view.sees(name)]
-    if not hidden and isinstance(names, FrozenDict):
+    if isinstance(view, CheckpointView):
+        return view.fields(names)
+    shown = [name for name in names if view.sees(name)]
+    if len(shown) == len(names) and isinstance(names, FrozenDict):
         return names
-    return FrozenDict({name: value for name, value in names.items() if name not in hidden})
+    return FrozenDict({name: names[name] for name in shown})
 
 
 def _events(page: Sequence[Event], view: SessionView | None) -> tuple[Event, ...]:

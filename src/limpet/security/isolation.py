@@ -63,6 +63,10 @@ class IsolationRules:
     ) -> FieldView | None:
         return view_of(principal, head)
 
+    def hides_sessions_from(self, principal: Principal) -> bool:
+        """True if a session may be closed to a principal that its role lets in."""
+        return principal.user is not None or principal.role not in _ABOVE
+
     def admits(self, principal: Principal, action: Action, head: Head) -> bool:
         """True if this session of another user lets the principal's user in, for this action."""
         return action in _ADMITTED and _is_admitted(principal, head)
@@ -137,8 +141,8 @@ def _session_denial(principal: Principal, action: Action, head: Head) -> Denial 
 def _is_admitted(principal: Principal, head: Head) -> bool:
     """True if a session names the user of a principal, or everybody. The task and the agents that
     it is kept for hold for them too."""
-    found = head.facts.get("isolation", _NONE)
-    named = found.get("model") == "global" or principal.user in found.get("users", ())
+    isolation = head.facts.get("isolation", _NONE)
+    named = isolation.get("model") == "global" or principal.user in isolation.get("users", ())
     if not named or principal.app not in (None, head.key.app):
         return False
     return _is_in_task(principal, "read", head.facts) and not _is_unknown_agent(
@@ -147,12 +151,12 @@ def _is_admitted(principal: Principal, head: Head) -> bool:
 
 
 def _is_in_task(principal: Principal, action: Action, facts: Facts) -> bool:
-    found = facts.get("isolation", _NONE)
-    if "task" not in found or found.get("model") not in ("per_task", "per_agent"):
+    isolation = facts.get("isolation", _NONE)
+    if "task" not in isolation or isolation.get("model") not in ("per_task", "per_agent"):
         return True
     if principal.task is None and action == "claim":  # then it works in the task: `narrowed_to`
         return principal.role == "agent"
-    return bool(principal.task == found["task"])
+    return bool(principal.task == isolation["task"])
 
 
 def _is_unknown_agent(principal: Principal, facts: Facts) -> bool:
@@ -164,10 +168,10 @@ def _is_unknown_agent(principal: Principal, facts: Facts) -> bool:
 def _agent_fields(principal: Principal, facts: Facts) -> Mapping[str, Any] | None:
     """The fields that an agent has in a session; None if they are not told apart for it, and none
     at all if the session does not name it."""
-    found = facts.get("isolation", _NONE)
-    if found.get("model") != "per_agent":
+    isolation = facts.get("isolation", _NONE)
+    if isolation.get("model") != "per_agent":
         return None
-    own: Mapping[str, Any] | None = found.get("agents", _NONE).get(principal.id)
+    own: Mapping[str, Any] | None = isolation.get("agents", _NONE).get(principal.id)
     if own is None and principal.role == "agent":
         return _NONE
     return own

@@ -23,14 +23,9 @@ from time import monotonic
 from typing import Final
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.hmac import HMAC
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from limpet.errors import KeysInvalid, SealUnavailable
-from limpet.model import Key, canonical
+from limpet.errors import ExtraMissing, KeysInvalid, SealUnavailable
+from limpet.model import EMPTY, Facts, Head, Key, canonical
 from limpet.security.masters import (
     KEY_BYTES,
     NONCE_BYTES,
@@ -45,7 +40,17 @@ from limpet.security.ring import Ring, RingRow, ring_of
 from limpet.store.coding.codec import MAC_BYTES
 from limpet.store.coding.seal import OWNERS_MAX, KeyRenewed
 from limpet.store.protocol import KeyOwner, Place, Progress
+from limpet.store.remote.packing import SealingKey
 from limpet.store.system import PROCESS
+
+try:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.hmac import HMAC
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+except ImportError as error:
+    raise ExtraMissing("cryptography", "security") from error
 
 FORMAT: Final = 1
 SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
@@ -56,8 +61,10 @@ _HEAD: Final = struct.Struct("!BI")
 _number: Final = struct.Struct("!I").pack
 _version: Final = struct.Struct(">q").pack
 _ANCHOR: Final = b"limpet.anchor.1"
+_HEAD_MAC: Final = b"limpet.head.1"
 _PLAIN: Final = b"limpet.plain.1"
 _PSEUDONYM: Final = b"limpet.pseudonym.1"
+_SEALING: Final = b"limpet.sealing.1"
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
@@ -76,7 +83,7 @@ _anchored: Final = msgspec.msgpack.Decoder(Anchor).decode
 
 
 class KeysStatus(msgspec.Struct, frozen=True):
-    """The keys of a store: which masters wrap how many of them."""
+    """The keys of a store: how many of them each master key wraps."""
 
     ring: str  # its id
     where: str
@@ -89,7 +96,7 @@ class KeysStatus(msgspec.Struct, frozen=True):
 
     @property
     def pending(self) -> int:
-        """Keys that `rotate` would wrap again."""
+        """The number of keys that `rotate` would rewrap."""
         return sum([count for master, count in self.masters.items() if master != self.newest])
 
     @property
@@ -106,12 +113,13 @@ class _OwnerKeys:
 
     __slots__ = (
         "absent",
+        "anchors",
         "begin",
         "cipher",
         "ciphers",
-        "mac",
-        "macs",
+        "heads",
         "mark",
+        "named",
         "names",
         "number",
         "plain",
@@ -125,9 +133,12 @@ class _OwnerKeys:
         self.ciphers = {number: AESGCM(key) for number, key in keys.items()}
         self.cipher, self.begin = self.ciphers[self.number], _HEAD.pack(FORMAT, self.number)
         self.secrets = {number: subkey(key, _ANCHOR) for number, key in keys.items()}
-        # Copied for each MAC: taking in the key anew costs three times as much.
-        self.macs = {number: HMAC(key, SHA256()) for number, key in self.secrets.items()}
-        self.mac, self.mark = self.macs[self.number], _number(self.number)
+        # Copied for each MAC: taking in the key again costs three times as much.
+        self.anchors = {number: HMAC(key, SHA256()) for number, key in self.secrets.items()}
+        self.heads = {n: HMAC(subkey(key, _HEAD_MAC), SHA256()) for n, key in keys.items()}
+        self.mark = _number(self.number)
+        # The key and facts of the last head that a MAC was made of, and their encoding.
+        self.named: tuple[Key | None, Facts, bytes] = (None, EMPTY, b"")
         self.absent = frozenset(absent) - keys.keys()  # looked for in the ring: they are not there
         self.allow(plain)
 
@@ -162,6 +173,7 @@ class KeySeal:
         self.masters, self.ring = masters, ring
         self.id = ""  # of the ring, once it is open
         self.fresh = False  # True if the ring has not been bound to a store yet
+        self._own = b""  # of the ring itself: it signs, and other keys follow from it
         self._signer: Ed25519PrivateKey | None = None
         self._owners: OrderedDict[KeyOwner, _OwnerKeys] = OrderedDict()
         self._scopes: set[KeyOwner] = set()  # those of apps and users among them
@@ -202,7 +214,8 @@ class KeySeal:
         self.fresh = "bound" not in rows
         await self._fetch([SIGNER])
         # The first key of the ring signs, so that renewing others never changes who signed.
-        self._signer = Ed25519PrivateKey.from_private_bytes(self._owners[SIGNER].secrets[1])
+        self._own = self._owners[SIGNER].secrets[1]
+        self._signer = Ed25519PrivateKey.from_private_bytes(self._own)
 
     async def mark_bound(self, plain: Iterable[tuple[KeyOwner, str, int]]) -> None:
         """Remember what the store held in plain text when it got this ring; once."""
@@ -225,7 +238,7 @@ class KeySeal:
 
     def _plain_mac(self, owner: KeyOwner, name: str, upto: bytes) -> bytes:
         """Under the ring's own key: who can write a ring cannot allow plain text."""
-        secret = subkey(self._owners[SIGNER].secrets[1], _PLAIN)
+        secret = subkey(self._own, _PLAIN)
         return hmac.digest(secret, canonical((owner, name)) + upto, "sha256")
 
     def _plain_until(self, row: RingRow) -> int:
@@ -328,37 +341,43 @@ class KeySeal:
 
     # --- anchors and signatures -----------------------------------------------------------------
 
-    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
-        """The number of the newest key, and its MAC of where a session stands."""
-        keys = self._owners[owner]
-        made = keys.mac.copy()
-        made.update(_version(version) + link)
-        return keys.mark + made.finalize()
+    def mac(self, head: Head) -> bytes:
+        """The number of the newest key, and its MAC of a head."""
+        keys = self._owners[head.uid]
+        return keys.mark + _mac(keys.heads[keys.number], _head_message(keys, head))
 
-    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
-        keys = self._owners[owner]
+    def holds(self, head: Head, mac: bytes | None) -> bool:
+        keys = self._owners[head.uid]
         if mac is None:
-            return version <= keys.plain
+            return head.version <= keys.plain
+        if not self._has_key_of(mac, head.uid):
+            return False
+        made = _mac(keys.heads[_key_number(mac)], _head_message(keys, head))
+        return hmac.compare_digest(made, mac[4:])
+
+    def _has_key_of(self, mac: bytes, owner: KeyOwner) -> bool:
+        """True if the key is there that a MAC names. Raises KeyRenewed."""
         if len(mac) != MAC_BYTES:
             return False
-        number = int.from_bytes(mac[:4], "big")
-        if number not in keys.macs:
+        keys, number = self._owners[owner], _key_number(mac)
+        if number not in keys.ciphers:
             if number in keys.absent:
                 return False
             self._look_for(owner, keys, number)
-        made = keys.macs[number].copy()
-        made.update(_version(version) + link)
-        return hmac.compare_digest(made.finalize(), mac[4:])
+        return True
 
     async def vouches(self, owner: KeyOwner, anchor: Anchor) -> bool:
         """True if an anchor is as the keys of its session made it."""
         await self.ready([owner])
-        made = (owner, anchor.version, anchor.link, anchor.mac)
         try:
-            return self.holds(*made)
+            there = self._has_key_of(anchor.mac, owner)
         except KeyRenewed:
             await self.ready([owner])
-            return self.holds(*made)
+            there = self._has_key_of(anchor.mac, owner)
+        if not there:
+            return False
+        kept = self._owners[owner].anchors[_key_number(anchor.mac)]
+        return hmac.compare_digest(_mac(kept, _place(anchor.version, anchor.link)), anchor.mac[4:])
 
     async def anchor(
         self, places: Mapping[KeyOwner, tuple[Key, int, bytes]], *, back: bool = False
@@ -370,7 +389,9 @@ class KeySeal:
         rows = []
         for uid in await self.held([uid for uid in places if uid in self._owners]):
             key, version, link = places[uid]
-            made = Anchor(version, link, self.mac(uid, version, link), *key_parts(key))
+            keys = self._owners[uid]
+            mac = keys.mark + _mac(keys.anchors[keys.number], _place(version, link))
+            made = Anchor(version, link, mac, *key_parts(key))
             rows.append(RingRow("anchor", uid, "", msgspec.msgpack.encode(made)))
         if back:
             await self.ring.put(rows)
@@ -418,22 +439,27 @@ class KeySeal:
         )
 
     async def kept_certificate(self, subject: str, key: Key) -> bytes | None:
-        """What was signed when a session or a user was erased, or is to be."""
+        """Return the signed certificate of an erasure, finished or under way."""
         rows = await self.ring.get("certificate", [self._pseudonym(subject, key)])
         return rows[0].value if rows else None
 
     def _pseudonym(self, subject: str, key: Key) -> str:
         """By what an erased key is found again, by whoever has the masters."""
-        secret = subkey(self._owners[SIGNER].secrets[1], _PSEUDONYM)
+        secret = subkey(self._own, _PSEUDONYM)
         return hmac.digest(secret, canonical((subject, *key_parts(key))), "sha256").hex()
 
     def sign(self, message: bytes) -> bytes:
         assert self._signer is not None
         return self._signer.sign(message)
 
+    def sealing_key(self) -> SealingKey:
+        """The key that calls to this store are sealed for, under the signature of `public_key`."""
+        secret = subkey(self._own, _SEALING)
+        return SealingKey(secret, self.sign)
+
     @property
     def public_key(self) -> str:
-        """The key that checks receipts, as PEM."""
+        """The key that checks receipts, and that calls are sealed for, as PEM."""
         assert self._signer is not None
         made = self._signer.public_key()
         return made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
@@ -458,9 +484,9 @@ class KeySeal:
             after = (rows[-1].owner, rows[-1].part)
             changes = []
             for row in rows:
-                found = _wrapped(row.value)
-                if found.master != newest:
-                    key = await self._unwrapped(row, found)
+                wrapped = _wrapped(row.value)
+                if wrapped.master != newest:
+                    key = await self._unwrapped(row, wrapped)
                     changes.append((row, await self._wrapped(row.owner, int(row.part), key)))
             done += await self.ring.swap(changes)
             seen += len(rows)
@@ -511,8 +537,8 @@ class KeySeal:
             rows += await self.ring.get("key", list(missing))  # another process may be faster
         keys: dict[KeyOwner, dict[int, bytes]] = {}
         for row in rows:
-            found = await self._unwrapped(row, _wrapped(row.value))
-            keys.setdefault(row.owner, {})[int(row.part)] = found
+            key = await self._unwrapped(row, _wrapped(row.value))
+            keys.setdefault(row.owner, {})[int(row.part)] = key
         plain: dict[KeyOwner, dict[str, int]] = {}
         for row in await self.ring.get("plain", owners):
             plain.setdefault(row.owner, {})[row.part] = self._plain_until(row)
@@ -550,6 +576,32 @@ def signer_id(public_key: bytes) -> str:
     from hashlib import sha256
 
     return sha256(public_key).hexdigest()[:32]
+
+
+def _mac(keyed: HMAC, message: bytes) -> bytes:
+    made = keyed.copy()
+    made.update(message)
+    return made.finalize()
+
+
+def _key_number(mac: bytes) -> int:
+    return int.from_bytes(mac[:4], "big")
+
+
+def _place(version: int, link: bytes) -> bytes:
+    return _version(version) + link
+
+
+def _head_message(keys: _OwnerKeys, head: Head) -> bytes:
+    """What the MAC of a head covers: where the session stands, its key and its facts.
+
+    Most commits change neither: these are encoded once.
+    """
+    key, facts, named = keys.named
+    if key is not head.key or facts is not head.facts:
+        named = canonical((*key_parts(head.key), head.facts))
+        keys.named = (head.key, head.facts, named)
+    return _place(head.version, head.link) + named
 
 
 def _anchor_in(row: RingRow) -> Anchor:
@@ -592,8 +644,8 @@ def open_masters(keys: str) -> Masters:
         from limpet.security.pkcs11 import HardwareMasters
 
         return HardwareMasters(keys)
-    found = local_masters(keys)
-    if found is None:
+    masters = local_masters(keys)
+    if masters is None:
         known = "env:NAME, file:///path, vault://host/mount/key, pkcs11:token/key or memory:"
         raise KeysInvalid(f"{scheme}:…", f"write {known}")
-    return found
+    return masters

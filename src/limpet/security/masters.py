@@ -124,7 +124,7 @@ def new_master() -> str:
 
 
 def commitment_to(key: bytes, owner: bytes) -> bytes:
-    """What is stored beside a wrapped key. Shows nothing of it, and no other key has the same."""
+    """Return a key's commitment: stored beside its wrapped form, unique, reveals nothing."""
     return _derived(key, owner, _COMMITMENT)
 
 
@@ -180,7 +180,7 @@ def _of_file(path: Path) -> list[bytes]:
 
 def _decoded(where: str, text: str) -> list[bytes]:
     """The keys in a text. Errors name the number of a key, never a piece of it."""
-    found: dict[bytes, None] = {}
+    decoded: dict[bytes, None] = {}
     words = re.split(r"[\s,]+", text.strip())
     if words == [""]:
         raise KeysInvalid(where, "it holds no key; limpet keys new makes one")
@@ -192,6 +192,6 @@ def _decoded(where: str, text: str) -> list[bytes]:
         if len(key) != KEY_BYTES:
             reason = f"key {number} has {len(key)} bytes; a master has {KEY_BYTES}"
             raise KeysInvalid(where, reason)
-        found.pop(key, None)  # the last place counts
-        found[key] = None
-    return list(found)
+        decoded.pop(key, None)  # the last place counts
+        decoded[key] = None
+    return list(decoded)

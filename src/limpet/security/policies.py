@@ -313,11 +313,11 @@ def check_schema(path: Path) -> list[tuple[str, str]]:
     schema = (own[0] if own else SCHEMA_FILE).read_text()
     text = "\n".join([source.text for source in loaded.sources])
     try:
-        found = _cedar().validate_policies(text, schema)
+        answer = _cedar().validate_policies(text, schema)
     except ValueError as error:
         raise PolicyInvalid(str(own[0] if own else SCHEMA_FILE), str(error)) from error
     wrong: list[tuple[str, str]] = []
-    for each in found.errors:
+    for each in answer.errors:
         place, reason = str(path), each.error
         if each.policy_id:
             source = loaded.sources[int(each.policy_id.removeprefix("policy"))]
@@ -402,14 +402,14 @@ def _asks_head(form: Any) -> bool:
 def _asked_context(form: Any) -> frozenset[str]:
     """The members of the context that a policy asks for; all of them, if it takes it as a whole."""
     uses = sum([part.get("Var") == "context" for part in _parts(form)])
-    found: set[str] = set()
+    names: set[str] = set()
     for part in _parts(form):
         for op in (".", "has"):
             asked = part.get(op)
             if isinstance(asked, dict) and asked.get("left") == {"Var": "context"}:
-                found.add(str(asked["attr"]))
+                names.add(str(asked["attr"]))
                 uses -= 1
-    return frozenset(_CONTEXT_SECONDS) if uses else frozenset(found & _CONTEXT_SECONDS.keys())
+    return frozenset(_CONTEXT_SECONDS) if uses else frozenset(names & _CONTEXT_SECONDS.keys())
 
 
 def _asks_fields(form: Any) -> bool:
@@ -432,9 +432,9 @@ def _field_names(forbids: Sequence[Any]) -> frozenset[str] | None:
             continue
         uses = sum([_is_name(part) for part in _parts(form)])
         for part in _parts(form):
-            found = _compared(part)
-            names |= found
-            uses -= bool(found)
+            compared = _compared(part)
+            names |= compared
+            uses -= bool(compared)
             if part.get("type") == "Field" and "id" in part:
                 names.add(_unquoted(str(part["id"]).rpartition("#")[2]))
         if uses:
@@ -481,7 +481,7 @@ def _watched(path: Path) -> tuple[str, ...]:
 
 
 def _signature(watched: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
-    """What shows that a file has changed, without reading it; empty if one is not there."""
+    """Return a fingerprint of the files without reading them; empty if one is missing."""
     try:
         stats = [os.stat(each) for each in watched]  # noqa: PTH116  # every decision asks
     except OSError:

@@ -106,9 +106,9 @@ def _csv_rows(text: str) -> list[tuple[int, dict[str, Any]]]:
     rows: list[tuple[int, dict[str, Any]]] = []
     for row in reader:
         said = {(n or "").strip(): value for n, value in row.items() if value not in (None, "")}
-        found = {n: value.strip() if isinstance(value, str) else value for n, value in said.items()}
-        if found and not str(next(iter(found.values()))).startswith("#"):
-            rows.append((reader.line_num, found))
+        cells = {n: value.strip() if isinstance(value, str) else value for n, value in said.items()}
+        if cells and not str(next(iter(cells.values()))).startswith("#"):
+            rows.append((reader.line_num, cells))
     return rows
 
 

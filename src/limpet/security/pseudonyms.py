@@ -48,15 +48,15 @@ class Pseudonyms:
         """Return the hash of a user of an app. One who was erased and comes back has another."""
         for number in count(1):
             key = audit_name_of(app, user, "user", str(number))
-            if (found := await self._hash(key, user)) is not None:
-                return found
+            if (hash := await self._hash(key, user)) is not None:
+                return hash
         raise AssertionError("the loop has no end")
 
     async def of_part(self, app: str, user: str, kind: str, text: str) -> str:
         """Return the hash of the id of a session, or of another name that belongs to a user. After
         it was erased: a hash that nothing opens."""
-        found = await self._hash(audit_name_of(app, user, kind, text), text)
-        return keyed_hash(token_hex(_KEY_BYTES), text) if found is None else found
+        hash = await self._hash(audit_name_of(app, user, kind, text), text)
+        return keyed_hash(token_hex(_KEY_BYTES), text) if hash is None else hash
 
     async def opened(self, hash: str) -> Opening | None:
         """Return the name of a hash; None if it was erased."""

@@ -1,9 +1,10 @@
 """Checks receipts, proofs, exports and certificates of erasure of Limpet offline: the standard
 library and `cryptography` only.
 
-Copy this file anywhere and run it; it imports nothing of Limpet.
+Copy this file anywhere and run it; it imports nothing of Limpet. `limpet keys public STORE` prints
+the key, and `limpet receipt STORE SESSION [--prove SEQ]` a receipt, with a proof in the same file.
 
-    python receipt_check.py receipt.json --public-key store.pem --proof proof.json
+    python receipt_check.py receipt.json --public-key store.pem [--proof proof.json]
     zstdcat session.limpet | python receipt_check.py receipt.json --public-key store.pem --export -
     python receipt_check.py certificate.json --public-key store.pem [--receipt receipt.json]
 
@@ -75,12 +76,12 @@ def public_key_of(given: str | bytes) -> Ed25519PublicKey:
         raw = given.encode() if isinstance(given, str) else given
         if len(raw) == 32:
             return Ed25519PublicKey.from_public_bytes(raw)
-        found = load_pem_public_key(raw)
+        key = load_pem_public_key(raw)
     except ValueError as error:
         raise NotValid("the public key cannot be read") from error
-    if not isinstance(found, Ed25519PublicKey):
+    if not isinstance(key, Ed25519PublicKey):
         raise NotValid("the public key is not an Ed25519 key")
-    return found
+    return key
 
 
 def signer_of(key: Ed25519PublicKey) -> str:
@@ -195,13 +196,13 @@ def _begin(header: dict[str, str], receipt: dict[str, Any]) -> tuple[bytes, int]
 def _follow(said: dict[str, str], seq: int, previous: bytes) -> bytes:
     """The link of an event that follows another."""
     names = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
-    found = [json.loads(said.get(name, "null")) for name in names]
+    values = [json.loads(said.get(name, "null")) for name in names]
     if "digest" in said:
         body = bytes.fromhex(json.loads(said["digest"]))
     else:
         body = sha256(bytes.fromhex(json.loads(said["salt"])) + said["body"].encode()).digest()
     stated, at_us = json.loads(said["link"]), json.loads(said["at_us"])
-    for header in ([*found], [*found, "input"]):
+    for header in ([*values], [*values, "input"]):
         link = link_of(previous, seq, at_us, sha256(_canonical(header)).digest(), body)
         if json.loads(said["seq"]) == seq and link.hex() == stated:
             return link
@@ -211,17 +212,17 @@ def _follow(said: dict[str, str], seq: int, previous: bytes) -> bytes:
 def _members(line: bytes) -> dict[str, str]:
     """The members of an object, each as it is written: what is hashed is the text of a body."""
     text, decoder, at = line.decode(), json.JSONDecoder(), 1
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     if not text.startswith("{"):
         raise NotValid("a line of the export is not an object")
     while text[at] != "}":
         name, colon = decoder.raw_decode(text, at)
         _, end = decoder.raw_decode(text, colon + 1)
-        if text[colon] != ":" or name in found or text[end] not in ",}":
+        if text[colon] != ":" or name in members or text[end] not in ",}":
             raise NotValid("a line of the export is not as Limpet writes it")
-        found[name] = text[colon + 1 : end]
+        members[name] = text[colon + 1 : end]
         at = end + (text[end] == ",")
-    return found
+    return members
 
 
 def _canonical(value: list[Any]) -> bytes:
@@ -270,10 +271,14 @@ def _checked(given: argparse.Namespace) -> str:
     said = json.loads(given.file.read_text())
     if "subject" in said:
         return _certificate(said, key, given.receipt)
+    proof = said.get("proof")
+    if given.proof is not None:
+        proof = json.loads(given.proof.read_text())
+    said = said.get("receipt", said)
     receipt = _receipt(said, key)
     words = f"valid: {receipt['uid']} at version {receipt['version']}, {said['at']}"
-    if given.proof is not None:
-        words += _proof(given.proof, receipt)
+    if proof is not None:
+        words += _proof(proof.get("proof", proof), receipt)
     if given.export is not None:
         with _lines(given.export) as lines:
             events, redacted = check_export(lines, receipt)
@@ -283,6 +288,8 @@ def _checked(given: argparse.Namespace) -> str:
 
 def _receipt(said: dict[str, Any], key: Ed25519PublicKey) -> dict[str, Any]:
     """A receipt with its bytes, once its signature was checked."""
+    if "key_hash" not in said:
+        raise NotValid("the file is neither a receipt nor a certificate")
     hashes = {name: base64.b64decode(said[name]) for name in ("key_hash", "link", "root")}
     at = datetime.fromisoformat(said["at"].replace("Z", "+00:00"))
     at_us = (at - _EPOCH) // timedelta(microseconds=1)
@@ -292,8 +299,7 @@ def _receipt(said: dict[str, Any], key: Ed25519PublicKey) -> dict[str, Any]:
     return {**said, **hashes}
 
 
-def _proof(file: Path, receipt: dict[str, Any]) -> str:
-    proof = json.loads(file.read_text())
+def _proof(proof: dict[str, Any], receipt: dict[str, Any]) -> str:
     for name in ("header", "salt", "body", "digest", "previous"):
         proof[name] = None if proof[name] is None else base64.b64decode(proof[name])
     proof["path"] = [base64.b64decode(each) for each in proof["path"]]
@@ -307,11 +313,13 @@ def _certificate(said: dict[str, Any], key: Ed25519PublicKey, receipt_file: Path
     check_signature(key, said["signer"], signature, certificate_message(said))
     if receipt_file is not None:
         receipt = json.loads(receipt_file.read_text())
+        receipt = receipt.get("receipt", receipt)
         _receipt(receipt, key)
         named = {(each["uid"], each["key_hash"]) for each in said["sessions"]}
         if (receipt["uid"], receipt["key_hash"]) not in named:
             raise NotValid("the session of the receipt is not among those erased")
-    counts = f"{len(said['sessions'])} sessions, {said['events']} events, {said['names']} names"
+    figures = {"session": len(said["sessions"]), "event": said["events"], "name": said["names"]}
+    counts = ", ".join([f"{n} {word}{'' if n == 1 else 's'}" for word, n in figures.items()])
     return f"valid: a {said['subject']} was erased at {said['at']} by {said['by']}: {counts}"
 
 

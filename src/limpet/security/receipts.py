@@ -20,7 +20,7 @@ from limpet.security import receipt_check as offline
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A signed statement: this session stood here at this time."""
+    """A signed statement of where a session stood at this time."""
 
     key_hash: bytes  # of the session's key: see `hashed_key`
     uid: str
@@ -39,7 +39,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """That one event is among those that a receipt of this version covers."""
+    """Proof that one event is covered by the receipt of this version."""
 
     seq: int
     at_us: int
@@ -111,10 +111,10 @@ class MerkleTree:
 
     def path(self, index: int) -> tuple[bytes, ...]:
         """The nodes beside the way from a leaf to the root."""
-        found = []
+        path = []
         for level in self._levels[:-1]:
             beside = index ^ 1
             if beside < len(level):
-                found.append(level[beside])
+                path.append(level[beside])
             index //= 2
-        return tuple(found)
+        return tuple(path)

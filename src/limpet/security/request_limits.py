@@ -1,4 +1,4 @@
-"""What requests leave behind in a store: how many there were, and how a session's usually look.
+"""Rate limits and habits of requests, kept in a store: their number, and how they usually look.
 
 Both are counted in marks, so that all processes share them and a restart keeps them. A mark costs a
 durable write, so a process takes several requests at a time from the shared count of a busy window,
@@ -38,10 +38,10 @@ class Recent(Generic[V]):
         self._most = most
 
     def get(self, name: str) -> V | None:
-        found = self._values.get(name)
-        if found is not None:
+        value = self._values.get(name)
+        if value is not None:
             self._values.move_to_end(name)
-        return found
+        return value
 
     def put(self, name: str, value: V) -> None:
         self._values[name] = value
@@ -51,7 +51,7 @@ class Recent(Generic[V]):
 
 
 class _RateWindow:
-    """What this process knows of one window of one session and operation."""
+    """One window of one session and operation, as this process counts it."""
 
     __slots__ = ("count", "full", "left", "until_us", "used")
 
@@ -136,19 +136,19 @@ class RequestHistory:
     ) -> tuple[str, ...]:
         """In which ways a request is unlike the session's others. Changes nothing."""
         every, same = await self._of(uid, "", now_us), await self._of(uid, f"o:{operation}", now_us)
-        found = []
+        signals = []
         windows = (now_us - same.since_us) / per_us
         if windows >= _WINDOWS_MIN:
             usual = max(0, same.total - in_window) / windows
             if in_window > max(_QUIET, _SURGE * usual):
-                found.append("rate")
+                signals.append("rate")
         if address is not None and every.total >= _SETTLED:
             others = await self._of(uid, "a", now_us)
             if others.total and not (await self._of(uid, f"a:{address}", now_us)).total:
-                found.append("address")
+                signals.append("address")
         if not same.total and every.total >= _VERSED:
-            found.append("operations")
-        return tuple(found)
+            signals.append("operations")
+        return tuple(signals)
 
     async def note(self, uid: str, operation: str, address: str | None, now_us: int) -> None:
         """Remember a request that was let in."""

@@ -170,14 +170,14 @@ class FileRing:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         conn = apsw.Connection(str(self._path))
         conn.set_busy_timeout(_BUSY_MS)
-        found = conn.pragma("application_id")
-        if found not in (0, _APPLICATION_ID):
+        application_id = conn.pragma("application_id")
+        if application_id not in (0, _APPLICATION_ID):
             conn.close()
             raise ValueError(f"{self._path} is not a key ring")
         conn.pragma("journal_mode", "wal")
         conn.pragma("synchronous", "full")  # a lost key is a lost session
         conn.pragma("secure_delete", "on")
-        if not found:
+        if not application_id:
             conn.execute("BEGIN IMMEDIATE")
             conn.execute(_SCHEMA)
             conn.pragma("application_id", _APPLICATION_ID)
@@ -256,13 +256,13 @@ class FileRing:
 def _in_transaction(conn: apsw.Connection, change: Callable[[apsw.Connection], T]) -> T:
     conn.execute("BEGIN IMMEDIATE")
     try:
-        found = change(conn)
+        result = change(conn)
         conn.execute("COMMIT")
     except BaseException:
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-    return found
+    return result
 
 
 def _rows(found: Iterable[Sequence[Any]]) -> list[RingRow]:
@@ -304,10 +304,10 @@ class ServerRing:
                     await conn.execute(_SERVER_SCHEMA)
             return create
 
-        found: bool = await self._run(prepare)
-        if not found:
+        exists: bool = await self._run(prepare)
+        if not exists:
             await self.close()
-        return found
+        return exists
 
     async def get(self, kind: RowKind, owners: Sequence[str]) -> list[RingRow]:
         sql = "SELECT * FROM limpet_keys.ring WHERE kind = $1 AND owner = ANY ($2::text[])"
@@ -331,8 +331,8 @@ class ServerRing:
                 done = [await conn.execute(sql, *row, new) for row, new in changes]
             return sum([each == "UPDATE 1" for each in done])
 
-        found: int = await self._run(swap)
-        return found
+        swapped: int = await self._run(swap)
+        return swapped
 
     async def page(
         self, kind: RowKind, after: tuple[str, str] | None, limit: int = PAGE_ROWS

@@ -90,7 +90,7 @@ class SigningKeys:
         return text
 
     def opened(self, token: str) -> TokenPayload:
-        """What a token says, if one of the keys signed it. Raises TokenInvalid."""
+        """Return the payload of a token that one of the keys signed. Raises TokenInvalid."""
         if not isinstance(token, str) or len(token) > TOKEN_CHARS_MAX:
             raise TokenInvalid(f"a token is a text of at most {TOKEN_CHARS_MAX:,} characters")
         if not _FORM.fullmatch(token):
@@ -185,37 +185,37 @@ def _files(path: Path) -> list[Path]:
 
 
 def _seen(path: Path) -> object:
-    """What shows that the keys have changed. None: nothing can be seen."""
+    """Return a fingerprint of the key files; None if it cannot be told."""
     try:
-        found = [(str(file), file.stat()) for file in _files(path)]
+        files = [(str(file), file.stat()) for file in _files(path)]
     except OSError:
         return None
-    return [(name, at.st_mtime_ns, at.st_size, at.st_ino, at.st_mode) for name, at in found]
+    return [(name, at.st_mtime_ns, at.st_size, at.st_ino, at.st_mode) for name, at in files]
 
 
 def _read(path: Path) -> list[OKPKey]:
     """The keys, the newest last. Raises KeysInvalid, which shows nothing of a key."""
     where = f"file://{path}"
     try:
-        found = [key for file in _files(path) for key in _keys_of(file)]
+        keys = [key for file in _files(path) for key in _keys_of(file)]
     except FileNotFoundError:
         reason = f"there is no such file; limpet tokens new-key {path} makes one"
         raise KeysInvalid(where, reason) from None
     except OSError as error:
         raise KeysInvalid(where, f"{error.strerror}") from error
-    if not found:
+    if not keys:
         reason = f"it holds no private key in PEM; limpet tokens new-key {path} adds one"
         raise KeysInvalid(where, reason)
-    return found
+    return keys
 
 
 def _keys_of(path: Path) -> Iterator[OKPKey]:
     where = f"file://{path}"
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())
         raw = file.read(_FILE_BYTES_MAX + 1)
-    mode = found.st_mode
-    if found.st_uid not in (0, os.geteuid()):  # somebody may have put it into a shared directory
+    mode = status.st_mode
+    if status.st_uid not in (0, os.geteuid()):  # somebody may have put it into a shared directory
         raise KeysInvalid(where, "it belongs to another user of this machine")
     if stat.S_IMODE(mode) & 0o077:
         reason = f"others may read the file (mode {stat.S_IMODE(mode):04o}); run chmod 600 {path}"

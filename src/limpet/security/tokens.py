@@ -69,7 +69,7 @@ class TokenPolicy(msgspec.Struct, frozen=True, kw_only=True):
             check_name("a scope", scope)
 
     def limit(self, operation: str) -> tuple[int, int] | None:
-        """How many requests in how many microseconds; None without a bound."""
+        """Return the limit as requests per microseconds; None without a limit."""
         rate = self.rate
         if isinstance(rate, Mapping):
             rate = rate.get(operation, rate.get("*"))
@@ -81,7 +81,7 @@ class TokenPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says about the request that carried it, after every check was passed."""
+    """The claims of a token whose request passed every check."""
 
     id: str
     key: Key
@@ -102,7 +102,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is signed. Times are seconds since 1970, as in any JWT, down to the microsecond."""
+    """The signed payload. Times are seconds since 1970, as in any JWT, down to the microsecond."""
 
     jti: str  # 256 random bits
     iat: float
@@ -151,7 +151,7 @@ class TokenPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return round(self.first * 1e6)
 
     def claims(self, uid: str, signals: tuple[str, ...] = (), rotated: str | None = None) -> Claims:
-        """What the caller of a check is told."""
+        """Return the claims for the caller of a check."""
         return Claims(
             id=self.jti,
             key=self.key,
@@ -206,10 +206,10 @@ def check_address(address: str | None) -> str | None:
     if reason := unfit(address, _NAME_CHARS_MAX):
         raise InvalidInput(f"an address {reason}. Pass that of the client, as in '192.0.2.7'.")
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address  # of something else than IP, compared as it is
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def _window(rate: Any) -> tuple[int, int]:
@@ -229,7 +229,7 @@ def encoded_payload(payload: TokenPayload) -> bytes:
 
 
 def decoded_payload(raw: bytes) -> TokenPayload:
-    """What was signed, if it is what we write. Raises TokenInvalid."""
+    """Return the signed payload if it has our form. Raises TokenInvalid."""
     try:
         payload = _DECODER.decode(raw)
         if _ENCODER.encode(payload) != raw:  # a claim twice, an unknown one, another order

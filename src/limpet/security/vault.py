@@ -41,19 +41,19 @@ class VaultMasters:
         self._key = quote(key, safe="")
 
     async def newest(self) -> str:
-        found = await self._ask("GET", f"keys/{self._key}", None)
-        return f"v{found['latest_version']}"
+        answer = await self._ask("GET", f"keys/{self._key}", None)
+        return f"v{answer['latest_version']}"
 
     async def wrap(self, plain: bytes, owner: bytes, context: bytes) -> tuple[str, bytes]:
         said = {"plaintext": _text(plain), "associated_data": _text(context)}
-        found = await self._ask("POST", f"encrypt/{self._key}", said)
-        sealed = str(found["ciphertext"])
+        answer = await self._ask("POST", f"encrypt/{self._key}", said)
+        sealed = str(answer["ciphertext"])
         return sealed.split(":")[1], sealed.encode()  # vault:v2:…
 
     async def unwrap(self, master: str, body: bytes, owner: bytes, context: bytes) -> bytes:
         said = {"ciphertext": body.decode(), "associated_data": _text(context)}
-        found = await self._ask("POST", f"decrypt/{self._key}", said)
-        return base64.b64decode(found["plaintext"])
+        answer = await self._ask("POST", f"decrypt/{self._key}", said)
+        return base64.b64decode(answer["plaintext"])
 
     async def _ask(self, method: str, path: str, said: Mapping[str, Any] | None) -> dict[str, Any]:
         token = os.environ.get(_TOKEN)
@@ -67,8 +67,8 @@ class VaultMasters:
             try:
                 # The scheme is that of `_base`: http or https.
                 with urlopen(asked, timeout=TIMEOUT_SECONDS) as answer:  # nosec B310
-                    found: dict[str, Any] = json.loads(answer.read())["data"]
-                    return found
+                    data: dict[str, Any] = json.loads(answer.read())["data"]
+                    return data
             except HTTPError as error:
                 error.close()
                 reason = f"{self.name} answers {error.code} to {path.partition('/')[0]}"

@@ -31,6 +31,8 @@ _HASHES: Final[Mapping[str, frozenset[str]]] = {
     REWOUND: frozenset({"checksum"}),
     MIGRATED: frozenset({"checksum_before", "checksum_after"}),
 }
+# Events whose data may have more of the state than their operations say.
+COPYING: Final = frozenset({*_HASHES, SHARED, STEP})
 # Events by which a session takes on a state as a whole: nobody records one who sees a part.
 WHOLE_STATE: Final = frozenset({FORKED, MERGED, REWOUND, MIGRATED})
 # Steps of managed tools whose results have the state of a session, and where.
@@ -52,6 +54,8 @@ class FieldView(msgspec.Struct, frozen=True):
         """True if this name in state may be read: a field, an app: or a user: name."""
         if name in self.hidden:
             return False
+        if ":" not in name:  # a field of the session, as most are
+            return self.shown is None or name in self.shown
         scope = scope_of(name)
         if scope == "temp":
             return True
@@ -69,6 +73,12 @@ class FieldView(msgspec.Struct, frozen=True):
         Data that equals what such an operation puts into state counts as referred to: whether it
         is stored once or twice is a matter of space. The same object if there is nothing to hide.
         """
+        if event.type not in COPYING:  # most of these show everything, and there are many
+            for op in event.ops:
+                if not self.sees(str(op.path[0])):
+                    break
+            else:
+                return event
         hashes = _HASHES.get(event.type)
         hidden = [op for op in event.ops if not self.sees(str(op.path[0]))]
         if event.type in (SHARED, STEP) and event.data is not None:
@@ -122,26 +132,35 @@ class FieldView(msgspec.Struct, frozen=True):
             if text is not None and data is not None:
                 kept = {n: data[n] for n, value in text.items() if data.get(n, ABSENT) == value}
                 said[event.seq] = FrozenDict(kept)
-        found: Texts = FrozenDict(said)  # type: ignore[assignment]  # the names are seqs
-        return found or NO_TEXTS
+        shown: Texts = FrozenDict(said)  # type: ignore[assignment]  # the names are seqs
+        return shown or NO_TEXTS
 
-    def checkpoints(self, fields: FrozenDict) -> FrozenDict:
-        """The state of a log of checkpoints, without checksums and sizes of the states."""
+
+class CheckpointView(msgspec.Struct, frozen=True):
+    """The view of a log of checkpoints, of one who sees a part of the states: without checksums and
+    sizes of the whole, which would confirm a guess."""
+
+    def sees(self, name: str) -> bool:
+        return True
+
+    def fields(self, fields: Mapping[str, Any]) -> FrozenDict:
         kept = fields.get(KEPT)
-        if not kept:
-            return fields
+        if not isinstance(kept, dict):  # of versions it is a number
+            return FrozenDict(fields)
         rows = FrozenDict({number: _unmeasured(row) for number, row in kept.items()})
         return FrozenDict({**fields, KEPT: rows})
 
-    def checkpoint_event(self, event: Event) -> Event:
-        """An event of a log of checkpoints, likewise."""
+    def event(self, event: Event) -> Event:
         if event.type != RECORDED or event.data is None:
             return event
         return msgspec.structs.replace(event, data=_unmeasured(event.data))
 
+    def texts(self, texts: Texts, events: Iterable[Event]) -> Texts:
+        return texts
+
 
 class _SeenByAll(FieldView, frozen=True, kw_only=True):
-    """What several views show."""
+    """Several views at once: a field is seen if all of them show it."""
 
     views: tuple[SessionView, ...]
 

@@ -12,30 +12,48 @@ import hashlib
 import ipaddress
 import re
 import secrets
+import time
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import HTTPConnection
 
-from limpet.errors import AccessDenied, EntryRefused, InvalidInput, LimpetError
+from limpet.errors import (
+    AccessDenied,
+    EntryRefused,
+    InvalidInput,
+    LimpetError,
+    TooManyRequests,
+)
 from limpet.security.access import Principal, Resource
 from limpet.security.roles import EVERY_APP
 from limpet.server.ids import session_key_id
-from limpet.server.limits import CALLERS_KEPT_MAX, KEY_CHECK_SECONDS
+from limpet.server.limits import (
+    CALLERS_KEPT_MAX,
+    FAILURES_AT_ONCE,
+    FAILURES_PER_SECOND,
+    KEY_CHECK_SECONDS,
+    KEYS_CHECKED_AT_ONCE,
+)
 from limpet.server.loggers import SERVER
+from limpet.server.rates import RequestRates
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.tokens import Tokens, is_good
 from limpet.store.logs import error_name
 
 _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+_HOSTS_REMEMBERED: Final = 256
 _BEARER: Final = "bearer "
 _TOKEN: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)  # a key has no dots
 _OUTSIDE: Final = "store"  # the operation of a route that is about no session
-NONCE_HEADER: Final = "limpet-nonce"  # a text that the client uses once
+_FAILURES: Final = "failed entries from its address"
+_HEADERS: Final = "limpet.headers"  # of a request, by name
+NONCE_HEADER: Final = b"limpet-nonce"  # a text that the client uses once
 HERE: Final = "this server"
 
 
@@ -54,7 +72,7 @@ class Caller(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class RouteNote(msgspec.Struct, frozen=True):
-    """What a route does, for those who decide before it is asked."""
+    """The action of a route, for checks that happen before it is called."""
 
     operation: str = "read"  # an action of the guard
     streams: bool = False  # it is open for long
@@ -64,7 +82,7 @@ NOTE: Final = "limpet_note"  # of the function that answers a route
 
 
 def note_of(connection: HTTPConnection) -> RouteNote:
-    """What the route of a request does."""
+    """Return the note of a request's route."""
     note: RouteNote = getattr(connection.scope.get("endpoint"), NOTE, RouteNote())
     return note
 
@@ -90,14 +108,14 @@ class DevGate:
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
         """Raises EntryRefused if the request comes from elsewhere, or names another host."""
-        client = connection.client
-        if client is not None and not is_loopback(client.host):
+        client = connection.scope.get("client")
+        if client is not None and not is_loopback(client[0]):
             reason = "it serves this machine only (--dev)"
             raise EntryRefused(HERE, reason, "Start it without --dev, and create a key")
-        for header in ("host", "origin"):
-            named = connection.headers.get(header)
+        for header in (b"host", b"origin"):
+            named = header_of(connection, header)
             if named is not None and not _names_loopback(named):
-                reason = f"the request names the {header} {named[:100]!r}"
+                reason = f"the request names the {header.decode()} {named[:100]!r}"
                 raise EntryRefused(HERE, reason, "With --dev only localhost is served")
         return self._caller
 
@@ -137,7 +155,7 @@ class LinkGate:
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
         await self._local(connection)
-        given = connection.headers.get("authorization", "")
+        given = header_of(connection, b"authorization") or ""
         token = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
         if _hash(token) not in self._keys:
             reason = "the request has no key of this studio"
@@ -153,33 +171,59 @@ def _hash(text: str) -> bytes:
 
 
 class KeyGate:
-    """Lets in whoever has a key. Every failure is in the audit before it is answered.
+    """Lets in whoever has a key. Every failure is in the audit before it is answered, up to
+    FAILURES_PER_SECOND from one address: whoever tries more is told to wait, and does not fill the
+    disk. Good keys from that address are let in all the same.
 
-    The keys of those who are in are looked at again every KEY_CHECK_SECONDS: revoked or expired,
-    `lapsed` is set, and whoever serves the caller ends.
+    A key that has opened is not looked up again for KEY_CHECK_SECONDS. The keys of those who are in
+    are looked at again as often: revoked or expired, `lapsed` is set, and whoever serves the caller
+    ends.
     """
 
     def __init__(self, lp: Limpet) -> None:
         self._lp = lp
         self._keys = AccessKeys(journal_of(lp))
+        # Keys that opened, by the hash of their text, and when they were looked up; oldest first.
+        self._opened: dict[bytes, tuple[AccessKey, float]] = {}
         # By the id of their key and where they come from, the newest last.
         self._callers: dict[tuple[str, str | None], Caller] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._failures = RequestRates(
+            FAILURES_PER_SECOND, burst=FAILURES_AT_ONCE, most=CALLERS_KEPT_MAX
+        )
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
+        """Raises EntryRefused, TooManyRequests."""
         token = bearer_of(connection)
-        address = None if connection.client is None else connection.client.host
+        client = connection.scope.get("client")
+        address = None if client is None else client[0]
         try:
             if not token:
                 raise EntryRefused(HERE, "the request has no key")
-            key = await self._keys.check(token)
+            key = await self._key(token)
         except EntryRefused as error:
+            if wait := self._failures.take(address):
+                raise TooManyRequests(_FAILURES, FAILURES_AT_ONCE, wait) from error
             await self._record(error, token, address)
             raise
         return self._caller(key, address)
 
+    async def _key(self, token: str) -> AccessKey:
+        """The key of a text, as it was a second ago at most. Raises EntryRefused."""
+        digest, now = _hash(token), time.monotonic()
+        key, since = self._opened.get(digest, (None, 0.0))
+        expires_us = None if key is None else key.expires_us
+        is_over = expires_us is not None and expires_us <= journal_of(self._lp).now_us()
+        if key is None or is_over or now - since > KEY_CHECK_SECONDS:
+            self._opened.pop(digest, None)
+            key = await self._keys.check(token)
+            self._opened[digest] = (key, now)  # the time before it was asked for
+            if len(self._opened) > CALLERS_KEPT_MAX:
+                del self._opened[next(iter(self._opened))]
+        return key
+
     def _caller(self, key: AccessKey, address: str | None) -> Caller:
-        """What a key opens: one Limpet for all who come with it from one address."""
+        """Return the Limpet of a key: one for all requests with that key from one address."""
         place = (key.id, address)
         caller = self._callers.pop(place, None)
         if caller is None or caller.lapsed.is_set():
@@ -200,18 +244,29 @@ class KeyGate:
         return caller
 
     async def _watch(self) -> None:
-        """Look at the keys of those who are in, again and again."""
+        """Look at the keys of those who are in, again and again: each key once, however many
+        addresses it comes from, and several at a time."""
         while True:
             await asyncio.sleep(KEY_CHECK_SECONDS)
-            for place, caller in tuple(self._callers.items()):
-                try:
-                    key = await self._keys.find(place[0])
-                except LimpetError as error:  # nobody is thrown out because a store is busy
-                    SERVER.warning("keys not checked: error=%s", error_name(error))
-                    break
-                if key is None or key.state(journal_of(self._lp).now_us()) != "active":
-                    self._callers.pop(place, None)
-                    caller.lapsed.set()
+            ids = list(dict.fromkeys([id for id, _ in self._callers]))
+            lapsed, failed = set[str](), None
+            for first in range(0, len(ids), KEYS_CHECKED_AT_ONCE):
+                some = ids[first : first + KEYS_CHECKED_AT_ONCE]
+                keys = await asyncio.gather(
+                    *[self._keys.find(id) for id in some], return_exceptions=True
+                )
+                now_us = journal_of(self._lp).now_us()
+                for id, key in zip(some, keys, strict=True):
+                    if isinstance(key, BaseException):
+                        failed = key
+                    elif key is None or key.state(now_us) != "active":
+                        lapsed.add(id)
+            if failed is not None:  # nobody is thrown out because a store is busy
+                SERVER.warning("keys not checked: error=%s", error_name(failed))
+            for digest in [d for d, (key, _) in self._opened.items() if key.id in lapsed]:
+                del self._opened[digest]
+            for place in [each for each in self._callers if each[0] in lapsed]:
+                self._callers.pop(place).lapsed.set()
 
     async def _record(self, error: EntryRefused, token: str, address: str | None) -> None:
         """Record a failed entry. Of the text of a key only its id is recorded."""
@@ -258,7 +313,7 @@ class TokenGate:
             token,
             operation=operation,
             address=address,
-            nonce=connection.headers.get(NONCE_HEADER),
+            nonce=header_of(connection, NONCE_HEADER),
             session_id=None if named is None else _session_id(str(named)),
         )
         principal = claims.principal
@@ -293,16 +348,19 @@ class TokenGate:
         """End the streams of tokens that are not good any more."""
         while True:
             await asyncio.sleep(KEY_CHECK_SECONDS)
+            failed: LimpetError | None = None
             for caller in tuple(self._callers):
                 assert caller.token is not None
                 try:
                     good = await is_good(self._tokens, caller.token)
-                except LimpetError as error:
-                    SERVER.warning("tokens not checked: error=%s", error_name(error))
-                    break
+                except LimpetError as error:  # the others are looked at all the same
+                    failed = error
+                    continue
                 if not good:
                     self._callers.discard(caller)
                     caller.lapsed.set()
+            if failed is not None:
+                SERVER.warning("tokens not checked: error=%s", error_name(failed))
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -321,11 +379,22 @@ def _session_id(named: str) -> str:
 
 def bearer_of(connection: HTTPConnection) -> str:
     """The key or token of a request; empty if it has none."""
-    given = connection.headers.get("authorization", "")
+    given = header_of(connection, b"authorization") or ""
     token = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
-    return token.strip() or connection.headers.get("x-api-key", "")
+    return token.strip() or header_of(connection, b"x-api-key") or ""
 
 
+def header_of(connection: HTTPConnection, name: bytes) -> str | None:
+    """The first header of this name, in lower case; None without one."""
+    scope = connection.scope
+    headers: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    if headers is None:
+        headers = scope[_HEADERS] = dict([*scope["headers"]][::-1])
+    value = headers.get(name)
+    return None if value is None else str(value, "latin-1")
+
+
+@lru_cache(_HOSTS_REMEMBERED)
 def is_loopback(host: str) -> bool:
     """True if an address is of this machine."""
     try:
@@ -334,9 +403,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or not host  # a unix socket has no host
 
 
+@lru_cache(_HOSTS_REMEMBERED)
 def _names_loopback(named: str) -> bool:
     try:
-        found = urlsplit(named if "://" in named else f"//{named}").hostname
+        host = urlsplit(named if "://" in named else f"//{named}").hostname
     except ValueError:
         return False
-    return found in _NAMES
+    return host in _NAMES

@@ -12,12 +12,12 @@ from limpet.store.remote.forms import pack_error
 
 
 def error_response(error: LimpetError, *, status: int | None = None) -> Response:
-    """An error of ours: `{"error": {"code", "message", "retryable", "fields"}}`."""
+    """An error of ours: `{"error": {"code", "message", "retryable", "fields", "docs"}}`."""
     code, message, fields = pack_error(error)
-    told = {"code": code, "message": message, "retryable": error.retryable, "fields": fields}
+    body = {"code": code, "message": message, "retryable": error.retryable, "fields": fields}
     wait = getattr(error, "retry_after_seconds", None)
     return Response(
-        msgspec.json.encode({"error": told}),
+        msgspec.json.encode({"error": {**body, "docs": error.page}}),
         status_code=error.status if status is None else status,
         headers=None if wait is None else {"retry-after": str(max(1, ceil(wait)))},
         media_type="application/json",

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
-from limpet.errors import InvalidInput, LimpetError
+from limpet.errors import InvalidInput
 from limpet.server.access import CallerOf, DevGate, Gate, KeyGate, LinkGate, TokenGate
-from limpet.server.answers import error_response
 from limpet.server.limits import CORS_SECONDS, RATE_PER_KEY
 from limpet.server.requests import Requests
 from limpet.server.routes import routes
@@ -39,6 +37,7 @@ def build(
     tokens: Tokens | None = None,
     rate: float | None = RATE_PER_KEY,
     analytics: Analytics | None = None,
+    folds: bool = False,
 ) -> Starlette:
     """Return the ASGI app that serves an open Limpet, which the caller closes afterwards.
 
@@ -46,7 +45,7 @@ def build(
     others reach. `caller_of` says who enters, in the place of keys. Pages of the
     origins in `cors` may use it from a browser; others may not. `tokens` issues and checks session
     tokens. A key may send `rate` requests a second, None: as many as it likes. `analytics` is what
-    the dashboards show; its owner runs and closes it.
+    the dashboards show; its owner closes it, and runs it unless it `folds` when they are looked at.
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
@@ -54,35 +53,43 @@ def build(
     if caller_of is None:
         gate = DevGate(lp) if dev else KeyGate(lp)
         caller_of = gate = gate if tokens is None else TokenGate(lp, tokens, gate)
-    service = Service(lp, caller_of, gate, tokens=tokens, rate=rate, analytics=analytics)
+    service = Service(
+        lp, caller_of, gate, tokens=tokens, rate=rate, analytics=analytics, folds=folds
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await service.close()
 
-    app = Starlette(
-        routes=routes(service),
-        lifespan=lifespan,
-        exception_handlers={LimpetError: _failed},
-    )
-    app.state.service = service
-    if cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(_origins(cors)),
-            allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
-            allow_headers=("*",),
-            expose_headers=("request-id", "x-new-session-token", "x-should-retry"),
-            max_age=CORS_SECONDS,
-        )
-    app.add_middleware(Requests, meter=service.meter, share=service.share)
-    return app
+    origins = list(_origins(cors))
+    return ServedApp(service, origins=origins, routes=routes(service), lifespan=lifespan)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, LimpetError)
-    return error_response(error)
+class ServedApp(Starlette):
+    """The app, with as few layers around its routes as there can be: every request passes them."""
+
+    def __init__(self, service: Service, *, origins: Sequence[str], **parts: Any) -> None:
+        super().__init__(**parts)
+        self.state.service = service
+        self._origins = origins
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = self.router
+        if self._origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=self._origins,
+                allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+                allow_headers=("*",),
+                expose_headers=("request-id", "x-new-session-token", "x-should-retry"),
+                max_age=CORS_SECONDS,
+            )
+        service: Service = self.state.service
+        app = Requests(app, meter=service.meter, share=service.share)
+        for added in reversed(self.user_middleware):  # by whoever embeds it
+            app = added.cls(app, *added.args, **added.kwargs)
+        return app
 
 
 def _origins(cors: Sequence[str]) -> Iterator[str]:

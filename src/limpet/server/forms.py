@@ -268,7 +268,7 @@ class EdgeForm(TypedDict):
 
 
 class GraphForm(TypedDict):
-    """The sessions that hang together with one, nearest first."""
+    """The sessions connected with one, nearest first."""
 
     nodes: list[NodeForm]
     edges: list[EdgeForm]
@@ -295,7 +295,7 @@ class FindingForm(TypedDict):
 
 
 class ReportForm(TypedDict):
-    """What a verification read and found."""
+    """The result of a verification."""
 
     ok: bool
     sessions: int
@@ -379,10 +379,33 @@ class PlotForm(TypedDict):
 class PointForm(TypedDict):
     name: str
     value: float | None
+    shown: str  # the value with its unit
+
+
+class TableForm(TypedDict):
+    """The largest groups of one dimension: headings, and a row of texts for each group."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class NoteForm(TypedDict):
+    """Something to look at: an anomaly, a regression or advice."""
+
+    text: str
+    bad: bool
+    sessions: list[KeyForm]  # behind it, the worst first; none for advice
 
 
 class DashboardsForm(TypedDict):
+    """An operator's overview. `complete` is false while older events are still being read."""
+
+    sessions: int
+    complete: bool
+    notes: list[NoteForm]
     dashboards: list[PlotForm]
+    tables: list[TableForm]
 
 
 class TokenForm(TypedDict):

@@ -15,6 +15,7 @@ import time
 from typing import Final
 
 from limpet.errors import InvalidInput
+from limpet.model import Key
 
 SESSION: Final = "sesn_"
 EVENT: Final = "sevt_"
@@ -64,11 +65,20 @@ def session_id(id: str) -> str:
     return f"{SESSION}.{base64.urlsafe_b64encode(id.encode()).decode().rstrip('=')}"
 
 
+def thread_id(key: Key) -> str:
+    """The wire's id of a session as a thread of another one, or as its own first."""
+    return to_wire(THREAD, f"{key.app}\n{key.id}")
+
+
 def session_key_id(text: str) -> str:
     """The id in the session's key. Raises InvalidInput."""
     if text.startswith(SESSION) and _PLAIN.fullmatch(text):
         return text
     id = _decoded(SESSION, text)
     if not id or session_id(id) != text:
-        raise InvalidInput(f"{text[:100]!r} is not the id of a session. Pass one unchanged.")
+        shown = text[:100]
+        ours = f"; yours is {session_id(shown)!r} here" if _PLAIN.fullmatch(shown) else ""
+        raise InvalidInput(
+            f"{shown!r} is not the id of a session. Pass one that this server returned{ours}."
+        )
     return id

@@ -1,4 +1,4 @@
-"""What a server logs: requests, connections, and calls that failed by its own fault. No body, and
+"""The server's log: requests, connections, and calls that failed by its own fault. No body, and
 no key."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server counts, and how it is shown: the text format of Prometheus.
+"""The server's counters, shown in the text format of Prometheus.
 
 Labels are routes, methods and statuses, which are few. No user, key or session is named.
 """
@@ -51,12 +51,18 @@ class Meter:
         """Count a request that was answered."""
         key = (method, route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
-        self._latencies.setdefault((method, route), Histogram()).add(seconds)
+        histogram = self._latencies.get((method, route))
+        if histogram is None:
+            histogram = self._latencies[method, route] = Histogram()
+        histogram.add(seconds)
 
     def call(self, method: str, *, ok: bool, seconds: float) -> None:
         """Count a call of the store protocol."""
         self._calls[method, ok] = self._calls.get((method, ok), 0) + 1
-        self._call_latencies.setdefault(method, Histogram()).add(seconds)
+        histogram = self._call_latencies.get(method)
+        if histogram is None:
+            histogram = self._call_latencies[method] = Histogram()
+        histogram.add(seconds)
 
     def lines(self) -> Iterator[str]:
         """Everything that was counted here."""

@@ -43,7 +43,7 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
 _WITHOUT_NAME: Final = frozenset(("limit", "times", "is_ascending"))
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
-    ("/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
+    ("/", "/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
 )
 _ERROR: Final = {
     "type": "object",
@@ -52,7 +52,7 @@ _ERROR: Final = {
         "error": {
             "type": "object",
             "required": ["message"],
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {name: {"type": "string"} for name in ("code", "message", "docs")},
         }
     },
 }
@@ -89,10 +89,10 @@ def describe(
 def described(act: Callable[..., Any]) -> Described:
     """The types of the function that answers a route, as it names them or parses its body."""
     act = inspect.unwrap(act)
-    found: Described = getattr(act, _DESCRIBED, Described())
-    if found.request is None and (parses := _PARSES.search(_source(act))) is not None:
-        return msgspec.structs.replace(found, request=_named(act, parses[1]))
-    return found
+    description: Described = getattr(act, _DESCRIBED, Described())
+    if description.request is None and (parses := _PARSES.search(_source(act))) is not None:
+        return msgspec.structs.replace(description, request=_named(act, parses[1]))
+    return description
 
 
 def _source(act: Callable[..., Any]) -> str:

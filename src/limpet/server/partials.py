@@ -19,7 +19,7 @@ from limpet.errors import LimpetError
 from limpet.model import Key
 from limpet.model.keys import unfit
 from limpet.model.limits import ACTOR_CHARS_MAX, ID_CHARS_MAX, PARTIALS_WAITING_MAX, TYPE_CHARS_MAX
-from limpet.session.following.follow import POLL_SECONDS, POLL_SECONDS_LIVELY
+from limpet.session.follow import POLL_SECONDS, POLL_SECONDS_LIVELY
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
 from limpet.store.protocol import Channel, Live, Partial, Store
@@ -131,10 +131,10 @@ class RelayEnd:
             finally:
                 timer.cancel()
             self._bell.clear()
-            found = channel.received(lambda _: bool(self._interests))
-            if found:
+            partials = channel.received(lambda _: bool(self._interests))
+            if partials:
                 lively_until = now + _LIVELY_SECONDS
-                self._hand_over(pack_all(_CODEC, found), but=None)
+                self._hand_over(pack_all(_CODEC, partials), but=None)
 
     def _hand_over(self, packed: Sequence[Packed], *, but: Told | None) -> None:
         for connection, interest in self._interests.items():

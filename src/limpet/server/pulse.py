@@ -16,7 +16,7 @@ from typing import Any, Final
 from limpet.errors import LimpetError
 from limpet.model import Event
 from limpet.server.limits import LIVELY_SECONDS, LOOK_SECONDS
-from limpet.session.following.follow import feed_of
+from limpet.session.follow import feed_of
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.session import Session
 from limpet.store.protocol import FeedEntry, Hints

@@ -1,4 +1,4 @@
-"""What happens to every request: it is bounded, counted, and logged without its body.
+"""The way of every request: it is bounded, counted, and logged without its body.
 
 `Requests` is the outermost part of the app. `admitted` stands before whoever decides who enters: it
 notes the principal for the log, and holds each key to its share of the server.
@@ -6,14 +6,24 @@ notes the principal for the log, and holds each key to its share of the server.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from starlette.requests import HTTPConnection, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limpet.errors import AccessError, BodyTooLarge, EntryRefused, InvalidInput, TooManyRequests
+from limpet.errors import (
+    AccessError,
+    BodyTooLarge,
+    EntryRefused,
+    InvalidInput,
+    LimpetError,
+    TooManyRequests,
+)
 from limpet.server.access import Caller, CallerOf, note_of
 from limpet.server.answers import error_response
 from limpet.server.limits import (
@@ -28,6 +38,7 @@ from limpet.server.limits import (
 )
 from limpet.server.loggers import ACCESS
 from limpet.server.meter import Meter
+from limpet.server.rates import RequestRates
 
 Owner: TypeAlias = tuple[str | None, str]
 _NOTE: Final = "limpet.request"
@@ -41,7 +52,7 @@ _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 class RequestNote:
-    """What is known of a request when it ends."""
+    """The facts about a request that are known when it ends."""
 
     __slots__ = ("owner", "principal", "rotated", "sent_bytes", "status", "uses")
 
@@ -67,8 +78,17 @@ class Requests:
         note = scope[_NOTE] = RequestNote()
         began = time.monotonic()
         self._meter.at_work += 1
+        answer = _noting(send, note)
         try:
-            await self._answered(scope, receive, _noting(send, note))
+            if len(scope["query_string"]) > QUERY_BYTES_MAX and scope["type"] == "http":
+                error = InvalidInput(f"the query is longer than {QUERY_BYTES_MAX:,} bytes.")
+                await error_response(error, status=414)(scope, receive, answer)
+            else:
+                await self._app(scope, receive, answer)
+        except (LimpetError, HTTPException) as error:
+            if note.status or scope["type"] != "http":
+                raise
+            await _refusal(error)(scope, receive, answer)
         finally:
             self._meter.at_work -= 1
             for what in note.uses:
@@ -76,18 +96,13 @@ class Requests:
                 self._share.leave(note.owner, what)
             self._end(scope, note, time.monotonic() - began)
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and len(scope["query_string"]) > QUERY_BYTES_MAX:
-            error = InvalidInput(f"the query is longer than {QUERY_BYTES_MAX:,} bytes.")
-            await error_response(error, status=414)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
     def _end(self, scope: Scope, note: RequestNote, seconds: float) -> None:
         method = scope.get("method", "WEBSOCKET")
         method = method if method in _METHODS or method == "WEBSOCKET" else "OTHER"
         route = getattr(scope.get("route"), "path", "none")  # of all paths that are served nowhere
         self._meter.request(method, route, note.status, seconds)
+        if not ACCESS.isEnabledFor(logging.INFO):
+            return
         address = scope.get("client")
         ACCESS.info(
             "request: method=%s path=%s status=%d seconds=%.6f bytes=%d principal=%s address=%s",
@@ -102,7 +117,7 @@ class Requests:
 
 
 class KeyShare:
-    """What each principal uses of the server: requests at work and a second, streams, uploads."""
+    """Each principal's use of the server: requests at work, requests a second, streams, uploads."""
 
     def __init__(
         self,
@@ -115,24 +130,17 @@ class KeyShare:
     ) -> None:
         self._most = {REQUESTS: most, STREAMS: streams, UPLOADS: uploads}
         self._at_work: dict[tuple[Owner, str], int] = {}
-        self._rate, self._clock = rate, clock
-        self._used: dict[Owner, tuple[float, float]] = {}  # requests left, and when; newest last
+        self._rates: RequestRates | None = None
+        if rate is not None:
+            self._rates = RequestRates(
+                rate, burst=rate * RATE_SECONDS, most=KEYS_KEPT_MAX, clock=clock
+            )
 
     def count(self, owner: Owner) -> None:
         """Count a request. Raises TooManyRequests if the key has used its rate."""
-        if self._rate is None:
-            return
-        now, most = self._clock(), self._rate * RATE_SECONDS
-        left, at = self._used.pop(owner, (most, now))
-        left = min(most, left + (now - at) * self._rate)
-        if left >= 1:
-            self._used[owner] = (left - 1, now)
-        else:
-            self._used[owner] = (left, now)
-            wait = (1 - left) / self._rate
-            raise TooManyRequests(f"requests in {RATE_SECONDS:.0f} s", int(most), wait)
-        if len(self._used) > KEYS_KEPT_MAX:
-            del self._used[next(iter(self._used))]
+        if self._rates is not None and (wait := self._rates.take(owner)):
+            burst = int(self._rates.burst)
+            raise TooManyRequests(f"requests in {RATE_SECONDS:.0f} s", burst, wait)
 
     def enter(self, owner: Owner, what: str = REQUESTS) -> None:
         """Raises TooManyRequests if the key has all that it may have."""
@@ -152,17 +160,27 @@ class KeyShare:
 async def read_body(request: Request, share: KeyShare, *, most: int) -> bytes:
     """The body of a request. Raises BodyTooLarge, and TooManyRequests if the key sends too many
     large ones at once; nothing of it was stored then."""
+    message = await request.receive()
+    whole: bytes = message.get("body", b"")
+    if not message.get("more_body", True) and len(whole) <= UPLOAD_BYTES_MIN:  # as most come
+        if len(whole) >= most:
+            raise BodyTooLarge(most)
+        return whole
     note: RequestNote | None = request.scope.get(_NOTE)
     body, counted = bytearray(), False
     try:
-        async for piece in request.stream():
-            body += piece
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
             if len(body) >= most:
                 raise BodyTooLarge(most)
             if not counted and len(body) > UPLOAD_BYTES_MIN and note is not None and note.owner:
                 share.enter(note.owner, UPLOADS)
                 counted = True
-        return bytes(body)
+            if not message.get("more_body", False):
+                return bytes(body)
+            message = await request.receive()
     finally:
         if counted and note is not None and note.owner is not None:
             share.leave(note.owner, UPLOADS)
@@ -191,8 +209,15 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
     return enter
 
 
+def _refusal(error: LimpetError | HTTPException) -> Response:
+    """The answer to a request that no route has, or that failed."""
+    if isinstance(error, LimpetError):
+        return error_response(error)
+    return PlainTextResponse(error.detail, error.status_code, error.headers)
+
+
 def _noting(send: Send, note: RequestNote) -> Send:
-    async def noting(message: Message) -> None:
+    def noting(message: Message) -> Awaitable[None]:
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             note.status = message["status"]
@@ -207,7 +232,7 @@ def _noting(send: Send, note: RequestNote) -> Send:
             note.sent_bytes += len(message.get("body", b""))
         elif kind == "websocket.send":
             note.sent_bytes += len(message.get("bytes") or message.get("text") or b"")
-        await send(message)
+        return send(message)
 
     return noting
 
@@ -216,4 +241,6 @@ def _shown_path(scope: Scope) -> str:
     """The path as it was sent, without the query, safe for one line of a log."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
     text = raw.partition(b"?")[0][:_PATH_SHOWN].decode("latin-1")
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text
     return "".join([each if "!" <= each <= "~" else "?" for each in text])

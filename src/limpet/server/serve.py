@@ -8,11 +8,14 @@ what is at work is finished, clients are told, and the process exits with 0.
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -31,8 +34,10 @@ from limpet.server.limits import (
     DRAIN_SECONDS,
     HEADER_BYTES_MAX,
     HEADER_SECONDS,
+    JOINED_BYTES_MAX,
     KEEP_ALIVE_SECONDS,
     RATE_PER_KEY,
+    UNREAD_SECONDS,
 )
 from limpet.server.loggers import SERVER
 from limpet.server.managed.stream import ABORT
@@ -44,10 +49,77 @@ from limpet.store.remote.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, PAT
 if TYPE_CHECKING:  # it loads numpy
     from limpet.analytics.analytics import Analytics
 
+_UVICORN: Final = logging.getLogger("uvicorn.error")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 _CLOSING: Final = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 _HEAD_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
 _BODY_TOO_LONG: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _CLOSING
+
+
+class JoinedWrites:
+    """A transport that sends what one step of the event loop wrote in one piece: the head of an
+    answer and its body, or all that a stream has to say.
+
+    A client that takes nothing of it for UNREAD_SECONDS is cut off. Else an answer that nobody
+    reads would stay in memory, also after its request has ended: closing waits for it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+        self._sent_bytes = 0  # handed to the transport, all in all
+        self._watch: asyncio.TimerHandle | None = None  # while something waits for the client
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._send)
+        self._pieces.append(data)
+        self._bytes += len(data)
+        if self._bytes > JOINED_BYTES_MAX:  # the transport says when its reader is too slow
+            self._send()
+
+    def _send(self) -> None:
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._sent_bytes += len(data)
+        self._transport.write(data)
+        if self._watch is None and (left := self._transport.get_write_buffer_size()):
+            self._wait(self._sent_bytes - left)
+
+    def _wait(self, taken: int) -> None:
+        self._watch = self._loop.call_later(UNREAD_SECONDS, self._look, taken)
+
+    def _look(self, before: int) -> None:
+        """Cut the connection off if the client has taken nothing since the last look."""
+        self._watch = None
+        left = self._transport.get_write_buffer_size()
+        if not left:
+            return
+        taken = self._sent_bytes - left
+        if taken == before:
+            if (connected := self._transport.get_extra_info("socket")) is not None:
+                # Reset it: the kernel would keep its part of the answer for minutes.
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.abort()
+        else:
+            self._wait(taken)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._pieces = []
+        self._transport.abort()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -58,21 +130,26 @@ class BoundedProtocol(HttpToolsProtocol):
     _body_bytes = 0
     _field_bytes = 0  # of the URL and headers, and of trailers after a body in chunks
     _in_head = True
+    _seconds: float | None = None  # that the rest of a request may take; None: none is under way
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
             return
+        self._seconds = HEADER_SECONDS
         self._wait_for(HEADER_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-            if self._timer is None:  # a further request of this connection
-                self._wait_for(HEADER_SECONDS)
+        before = self._seconds
         super().data_received(data)
+        # Most requests come whole, and need no timer. The head has one for all of it, a body one
+        # for each piece.
+        if self._timer is None or self._seconds != before or self._seconds == BODY_SECONDS:
+            self._wait_for(self._seconds)
         if (
             self._in_head
             and self._head_bytes > HEADER_BYTES_MAX
@@ -81,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(_HEAD_TOO_LONG)
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head, self._seconds = True, HEADER_SECONDS
         super().on_message_begin()
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
@@ -101,14 +178,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes, self._body_bytes = False, 0, 0
-        self._wait_for(BODY_SECONDS)
+        self._seconds = BODY_SECONDS
         if not self._refused:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
-        self._wait_for(BODY_SECONDS)
         self._body_bytes += len(body)
         most = MESSAGE_BYTES_MAX if self.scope["path"].endswith(PATH) else BODY_BYTES_MAX
         if self._body_bytes > most:
@@ -118,16 +194,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes, self._field_bytes = True, 0, 0
-        self._wait_for(None)
+        self._seconds = None
+        if self._timer is not None:
+            self._wait_for(None)
         if not self._refused:
             super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
+        self._seconds = None
         self._wait_for(None)
         if not self._refused:
             super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._seconds = None
         self._wait_for(None)
         super().connection_lost(exc)
 
@@ -168,9 +248,11 @@ class Server:
             log_config=None,
             server_header=False,
             date_header=False,
+            proxy_headers=False,  # a client can write them too; policies and the audit believe it
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._config.load()
+        _UVICORN.addFilter(_is_failure)
         self._state = ServerState()
         self._listening: asyncio.Server | None = None
 
@@ -207,6 +289,11 @@ class Server:
             connection.transport.abort()
 
 
+def _is_failure(record: logging.LogRecord) -> bool:
+    """False of a websocket that was answered with a refusal, which uvicorn takes for a failure."""
+    return "without completing handshake" not in record.msg
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises StoreUnopened if the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -236,6 +323,7 @@ async def serving(
     tokens: Tokens | None = None,
     rate: float | None = RATE_PER_KEY,
     analytics: Analytics | None = None,
+    folds: bool = False,
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
 
@@ -251,6 +339,7 @@ async def serving(
         tokens=tokens,
         rate=rate,
         analytics=analytics,
+        folds=folds,
     )
     server = Server(app, tls=tls)
     listening = listen(host, port)
@@ -279,17 +368,32 @@ async def working(lp: Limpet, harnesses: Sequence[tuple[str | None, Any]]) -> As
         await asyncio.gather(*tasks)
 
 
-async def serve_until_stopped() -> None:
-    """Wait for SIGTERM or SIGINT. A second one ends the process at once, as it would without us."""
+def freeze_start() -> None:
+    """Take what was made at the start out of garbage collection. It lives as long as the server,
+    and to look at all of it again and again takes a sixth of the time of a request."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """Catch SIGTERM and SIGINT: the event is set by the first one. A second one ends the process at
+    once, as it would without us."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def release() -> None:
+        for each in _SIGNALS:
+            loop.remove_signal_handler(each)
 
     def stop(number: signal.Signals) -> None:
         SERVER.info("stopping: signal=%s", number.name)
         stopped.set()
-        for each in _SIGNALS:
-            loop.remove_signal_handler(each)
+        release()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    await stopped.wait()
+    try:
+        yield stopped
+    finally:
+        release()

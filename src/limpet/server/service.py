@@ -1,11 +1,13 @@
-"""What every route of a server shares."""
+"""The service: the objects that every route of a server shares."""
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING
 
-from limpet.server.access import CallerOf, Gate
+from limpet.security.access import Principal
+from limpet.server.access import Caller, CallerOf, Gate
 from limpet.server.limits import RATE_PER_KEY
 from limpet.server.meter import Meter
 from limpet.server.pulse import StorePulse
@@ -30,6 +32,7 @@ class Service:
         tokens: Tokens | None = None,
         rate: float | None = RATE_PER_KEY,
         analytics: Analytics | None = None,
+        folds: bool = False,
     ) -> None:
         self.lp = lp
         self.meter = Meter()
@@ -37,10 +40,23 @@ class Service:
         self.door = StoreDoor(lp, self.meter, self.share)
         self.tokens = tokens  # None: there is no key to sign them with
         self.analytics = analytics  # None: nobody folds them here
+        self.folds = folds  # when somebody looks at them; else their owner runs them
         self.pulse = StorePulse(lp)
         self.caller_of = admitted(caller_of, self.meter, self.share)  # raises EntryRefused
         self.gate = gate  # ours to close
         self.stopping = asyncio.Event()  # streams end when it is set
+        self._named: weakref.WeakKeyDictionary[Caller, Limpet] = weakref.WeakKeyDictionary()
+
+    def lp_of(self, caller: Caller) -> Limpet:
+        """The Limpet of a caller, whose records have the caller's name, also on a server without
+        keys. It is the same for all requests of the caller: it remembers what was decided."""
+        if caller.principal is not None or not caller.admin:
+            return caller.lp
+        lp = self._named.get(caller)
+        if lp is None:
+            principal = Principal(caller.name, role="admin", app=caller.app, user=caller.user)
+            lp = self._named[caller] = caller.lp.acting_as(principal)
+        return lp
 
     async def close(self) -> None:
         """Finish what is at work. Closing twice is fine."""

@@ -103,16 +103,16 @@ class AccessKeys:
 
     async def list(self) -> list[AccessKey]:
         """Every key, revoked ones too."""
-        found: list[AccessKey] = []
+        keys: list[AccessKey] = []
         cursor = None
         while True:
             page = await self._documents.list(limit=_PAGE, cursor=cursor)
             for document in page.items:
                 key = self._documents.decoded(document, AccessKey)
-                found += [] if key is None else [key]
+                keys += [] if key is None else [key]
             cursor = page.cursor
             if cursor is None:
-                return found
+                return keys
 
     async def revoke(self, id: str) -> AccessKey:
         """Take a key back, for good. Repeating it is harmless. Raises DocumentNotFound."""

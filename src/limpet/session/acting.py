@@ -23,9 +23,9 @@ from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Key, Prepared
 from limpet.security.access import Principal, Resource
 from limpet.security.guard import Guard
 from limpet.security.guarded_store import GuardedStore, guarded
-from limpet.session.following.follow import Bell, Hub
+from limpet.session.append_queue import Queue, Writes
+from limpet.session.follow import Bell, Hub
 from limpet.session.journal import Journal, check_size
-from limpet.session.queueing.queue import Queue, Writes
 from limpet.session.services import Services
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
@@ -102,7 +102,6 @@ class ActingJournal(Journal):
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """As Journal.prepare: the principal acts where nobody is named, or the system is."""
-        self._whole.check_open()
         named = getattr(draft, "actor", None)
         if type(named) is DefaultActor:
             draft = structs.replace(draft, actor=self.guard.actor(named))
@@ -112,7 +111,8 @@ class ActingJournal(Journal):
         return self._whole.prepare_plain(fact, self.guard.actor(actor))
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        check_size(commits)
+        if len(commits) != 1 or len(commits[0].drafts) != 1:
+            check_size(commits)
         if self.queue.events:
             await self.queue.before(commits)
         return await self._guarded.commit(commits)

@@ -39,7 +39,7 @@ from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
-    from limpet.session.typing.typed import Typed
+    from limpet.session.schema.typed import Typed
 
 T = TypeVar("T", bound=Callable[..., Any])
 AnyKey: TypeAlias = Key | tuple[str, str, str]
@@ -397,7 +397,7 @@ def typed_of(
         return None
     check_untyped(untyped=untyped)
     with pydantic_needed():
-        from limpet.session.typing.typed import Typed
+        from limpet.session.schema.typed import Typed
     return Typed(state_type, migrations)
 
 

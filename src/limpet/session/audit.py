@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AuditLog(msgspec.Struct, frozen=True):
-    """Where the audit of an app stood. Note `link`: it proves the log up to `version`."""
+    """The end of an app's audit log. Keep `link`: it proves the log up to `version`."""
 
     app: str
     uid: str
@@ -189,17 +189,21 @@ def check_audit(
 async def compare_audit(journal: Journal, export: AuditExport) -> list[str]:
     """Compare a file that was checked with the store: what was removed or changed there since."""
     source = records_in(journal)
-    found: list[str] = []
+    findings: list[str] = []
     for log in export.logs:
         try:
             records = await source.records(log_of(log.app), after=log.version - 1, limit=1)
         except SessionNotFound:
             records = ()
         if not records or records[0].event.seq != log.version:
-            found.append(f"the audit of {log.app} ends before event {log.version:,} in the store")
+            findings.append(
+                f"the audit of {log.app} ends before event {log.version:,} in the store"
+            )
         elif records[0].event.link.hex() != log.link:
-            found.append(f"the audit of {log.app} has another event {log.version:,} in the store")
-    return found
+            findings.append(
+                f"the audit of {log.app} has another event {log.version:,} in the store"
+            )
+    return findings
 
 
 def _check_receipts(logs: tuple[AuditLog, ...], said: Any, public_key: str | bytes) -> None:

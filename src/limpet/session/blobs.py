@@ -96,15 +96,15 @@ async def _chunks(blobs: Blobs, key: Key, hash: str) -> AsyncGenerator[bytes, No
 
 def hash_of(ref: AnyRef) -> str:
     """The hash of the content that a Ref, its data or a hash itself names."""
-    found = ref if isinstance(ref, str) else getattr(ref, "sha256", None)
+    digest = ref if isinstance(ref, str) else getattr(ref, "sha256", None)
     if isinstance(ref, Mapping):
-        found = ref.get("sha256")
-    if not isinstance(found, str) or len(found) != 64 or not _HEX.issuperset(found):
+        digest = ref.get("sha256")
+    if not isinstance(digest, str) or len(digest) != 64 or not _HEX.issuperset(digest):
         raise InvalidInput(
             f"{described(ref)} names no blob. Pass the Ref that s.blobs.put returned, its data, or "
             "the SHA-256 of the content in hex."
         )
-    return found
+    return digest
 
 
 async def _upload(
@@ -173,8 +173,8 @@ async def _pieces(content: Any) -> AsyncIterator[bytes]:
 
 async def _read(file: Readable) -> Any:
     """The next bytes of a file, in a thread: a disk may be slow."""
-    found = await in_thread(lambda: file.read(BLOB_CHUNK_BYTES))
-    return await found if inspect.isawaitable(found) else found
+    chunk = await in_thread(lambda: file.read(BLOB_CHUNK_BYTES))
+    return await chunk if inspect.isawaitable(chunk) else chunk
 
 
 def _checked(piece: Any) -> bytes:

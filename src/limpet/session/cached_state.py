@@ -110,17 +110,17 @@ class CachedState:
         """The version of each name, for a decision that rests on them. Raises SessionCorrupt if a
         shared value was looked at and could not be read."""
         assert self.scopes is not None
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for name in names:
             kind = op.scope_of(name)
             if kind == "session":
-                found[name] = self.versions.get(name, 0)
+                versions[name] = self.versions.get(name, 0)
             elif kind != "temp":
                 damage = self.scopes.damage(name)
                 if damage is not None:
                     raise SessionCorrupt(f"{name} of {self.key.app}", damage)
-                found[name] = self.scopes.version(name)
-        return found
+                versions[name] = self.scopes.version(name)
+        return versions
 
     def check_whole(self) -> None:
         """Raise SessionCorrupt if an event could not be read: the state lacks what it did."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
-    from limpet.session.typing.typed import Typed
+    from limpet.session.schema.typed import Typed
 
 Begin: TypeAlias = "Mapping[str, Any] | Envelope | State"
 
@@ -103,7 +103,7 @@ def creation(
 def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
     """The beginning that `state` stands for. Raises SchemaViolation, InvalidInput."""
     if not is_plain(state):
-        from limpet.session.typing.typed import Typed, encoded
+        from limpet.session.schema.typed import Typed, encoded
 
         fields, version = encoded(state)
         typed: Typed[Any] = Typed(type(state), migrations)

@@ -56,10 +56,11 @@ from limpet.model.facts.documents import (
 )
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
+from limpet.session.follow import feed_of
 from limpet.session.journal import Journal, Tries
 from limpet.session.loggers import SESSION
 from limpet.store.pages import each_page
-from limpet.store.protocol import Committed, Query
+from limpet.store.protocol import Committed, FeedEntry, Query
 
 if TYPE_CHECKING:
     from limpet.session.history.checkpoint_interval import CheckpointInterval
@@ -82,7 +83,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class DocumentPage(msgspec.Struct, frozen=True):
-    """Some documents, and where the next page begins (None: there is none)."""
+    """A page of documents; `cursor` is None on the last page."""
 
     items: tuple[Document, ...]
     cursor: str | None
@@ -129,18 +130,18 @@ class Documents:
     ) -> Document:
         """Replace the document, or create it. Durable when it returns.
 
-        With `expect=n` it is put only if the document is at version n, with `expect=0` only if
-        there is none: else DocumentConflict. A repeated `id` returns the version that was put
-        under it first. A deleted document can be put again: its versions count on.
+        With `expect=n` it is put only if the document is at version n, with `expect=0` only if it
+        does not exist; otherwise DocumentConflict. A repeated `id` returns the version first put
+        under it. A deleted document can be put again; its version numbers continue.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
         _, (document,) = await commit_puts(self._journal, (), (put,))
         return document
 
     async def get(self, name: str, version: int | None = None) -> Document:
-        """The newest version, or this one. Raises DocumentNotFound.
+        """Return the newest version, or the given one. Raises DocumentNotFound.
 
-        Of a deleted document the versions before the deletion can still be read.
+        The versions of a deleted document from before the deletion can still be read.
         """
         key, after = self.key(name), 0
         if version is not None:
@@ -151,7 +152,7 @@ class Documents:
         return self.shown(_document(key, events[0]))
 
     async def find(self, name: str, version: int | None = None) -> Document | None:
-        """Like get, and None if there is no such document or version."""
+        """Return what `get` returns, or None if there is no such document or version."""
         try:
             return await self.get(name, version)
         except DocumentNotFound:
@@ -160,10 +161,10 @@ class Documents:
     async def list(
         self, prefix: str = "", *, limit: int = 50, cursor: str | None = None
     ) -> DocumentPage:
-        """A page of documents in the order of their names; `page.cursor` leads to the next.
+        """Return a page of documents in the order of their names; `page.cursor` leads to the next.
 
-        A page of large documents ends early, at about 4 MiB, and deleted ones are passed over: go
-        on while there is a cursor.
+        A page of large documents ends early, at about 4 MiB, and deleted documents are skipped:
+        continue while there is a cursor.
         """
         if not isinstance(prefix, str):
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
@@ -176,28 +177,47 @@ class Documents:
         return DocumentPage(tuple(items), page.cursor, tuple([key.id for key in page.damaged]))
 
     async def each(self, prefix: str = "") -> AsyncGenerator[Document, None]:
-        """Every document that `list` would show: `async for document in documents.each()`."""
+        """Yield every document that `list` would return: `async for document in
+        documents.each()`."""
         async for page in each_page(lambda at: self.list(prefix, limit=PAGE_MAX, cursor=at)):
             for document in page.items:
                 yield document
 
+    async def changes(self, after: str) -> tuple[tuple[Document, ...], str]:
+        """Return a page of the puts and deletions after a position of the feed, and the next
+        position.
+
+        Start with `after=await lp.position()`. An empty page means that there is nothing more for
+        now. Purged documents leave the feed without an entry. Raises InvalidCursor.
+        """
+        feed, app = feed_of(self._journal.store), self._mark + self.collection
+        changed: list[Document] = []
+        while not changed:
+            entries, after = await feed.changes(after, app=app, key=None, limit=PAGE_MAX)
+            if not entries:
+                break
+            for entry in entries:
+                if entry.key.user == self._user and entry.event.type in VERSIONS:
+                    changed += self._readable(entry)
+        return tuple(changed), after
+
     async def history(
         self, name: str, *, limit: int = 100, before: int | None = None
     ) -> tuple[Document, ...]:
-        """Versions of a document, the newest first; read on with before= the last version.
+        """Return versions of a document, the newest first; continue with before= the last version.
 
         Deletions are versions too, with `deleted` set. A page of large versions ends early, at
-        about 16 MiB: only an empty one is the end. Raises DocumentNotFound.
+        about 16 MiB; only an empty page is the end. Raises DocumentNotFound.
         """
-        key, found = self.key(name), await self.recorded(name, limit=limit, before=before)
-        if not found and before is None:
+        key, events = self.key(name), await self.recorded(name, limit=limit, before=before)
+        if not events and before is None:
             raise DocumentNotFound(self.collection, name)
-        return tuple([self.shown(_document(key, event)) for event in found])
+        return tuple([self.shown(_document(key, event)) for event in events])
 
     async def recorded(
         self, name: str, *, limit: int = 100, before: int | None = None
     ) -> tuple[Event, ...]:
-        """The events of `history`; none if there is no such document."""
+        """Return the events behind `history`; empty if the document does not exist."""
         key, at = self.key(name), check_before(before)
         if at == 1:
             return ()
@@ -229,9 +249,9 @@ class Documents:
         raise DocumentConflict(self.collection, name, version, None)
 
     async def purge(self, name: str) -> bool:
-        """Remove the document with its history. False if there was none.
+        """Remove the document with its history. Return False if it does not exist.
 
-        After that a put begins at version 1 again.
+        A later put starts again at version 1.
         """
         key = self.key(name)
         removed = await self._journal.store.delete(key)
@@ -239,15 +259,24 @@ class Documents:
         return removed
 
     def key(self, name: str) -> Key:
-        """Where a document is kept: for lp.maintenance.verify."""
+        """Return the key under which a document is stored, for lp.maintenance.verify."""
         return Key(self._mark + self.collection, self._user, name)
 
     def check(self, value: Any) -> None:
-        """Refuse a value that does not belong here: any does, unless the collection says so."""
+        """Raise if a value does not belong in this collection. Any value does, unless
+        overridden."""
 
     def shown(self, document: Document) -> Document:
-        """A document as this collection hands it out."""
+        """Return a document as this collection presents it."""
         return document
+
+    def _readable(self, entry: FeedEntry) -> tuple[Document, ...]:
+        """The document of an entry; none, and a warning, if its event is damaged."""
+        try:
+            return (self.shown(_document(entry.key, entry.event)),)
+        except SessionCorrupt:
+            SESSION.warning("document cannot be read: session=%s", entry.key)
+            return ()
 
     async def _read(self, key: Key, after: int, *, limit: int, reverse: bool) -> tuple[Event, ...]:
         """Versions as events; nothing if there is no such log."""
@@ -359,8 +388,10 @@ class Put:
         else:
             actual = getattr(error, "actual", None)
             absent = deleted is not None or isinstance(error, _GONE)
-            found = 0 if absent else actual if isinstance(actual, int) else None
-            raise DocumentConflict(self.collection, self.key.id, expect or 0, found) from error
+            actual_version = 0 if absent else actual if isinstance(actual, int) else None
+            raise DocumentConflict(
+                self.collection, self.key.id, expect or 0, actual_version
+            ) from error
 
 
 class Removal(Put):

@@ -14,6 +14,7 @@ from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
+from limpet.session.performed import ask_server, server_of
 from limpet.session.provenance import ErasureCount
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
@@ -27,6 +28,10 @@ async def delete_session(services: Services, key: Key) -> bool:
     from limpet.session.life.memory import forget_memory
 
     journal = services.journal
+    if (server := server_of(journal)) is not None:
+        deleted: bool = await ask_server(server, "delete", key)
+        journal.hub.touch(key)
+        return deleted
     head = await head_of(journal, key)
     if head is not None:  # what it left here says where it is
         check_here(key, head.facts)
@@ -48,6 +53,10 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
 
     journal = services.journal
     store, hub = journal.store, journal.hub
+    if (server := server_of(journal)) is not None:
+        erased: Erasure | None = await ask_server(server, "erase", key, forks, by)
+        hub.touch(key)
+        return erased
     children = () if forks == "keep" else await store.forks(key)
     gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
     count = ErasureCount("session", key, by)
@@ -87,6 +96,10 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
     of = key_of(Key(app, user, "any"))  # refuses what could not be one
     journal = services.journal
     store, hub = journal.store, journal.hub
+    if (server := server_of(journal)) is not None:
+        gone: Erasures = await ask_server(server, "erase_user", of.app, of.user, by)
+        hub.ring()
+        return gone
     ended: list[Key] = []
     children: list[Key] = []
     waited: list[Key] = []  # for by sessions of other apps, which stay
@@ -137,12 +150,12 @@ async def _last_head(journal: Journal, key: Key) -> Head | None:
 
 async def _below(journal: Journal, key: Key) -> list[Key]:
     """Return the session, its forks, and theirs."""
-    found = {key: None}
+    below = {key: None}
     for each in (waiting := [key]):
-        new = [fork for fork in await journal.store.forks(each) if fork not in found]
-        found |= dict.fromkeys(new)
+        new = [fork for fork in await journal.store.forks(each) if fork not in below]
+        below |= dict.fromkeys(new)
         waiting += new
-    return list(found)
+    return list(below)
 
 
 async def _forget_checkpoints(journal: Journal, *keys: Key) -> None:
@@ -157,18 +170,18 @@ async def _children(journal: Journal, head: Head) -> list[Key]:
     """Return those that work for this session in other apps, and those that work for them."""
     from limpet.session.runs.delegation import children_elsewhere
 
-    found: dict[Key, None] = {}
+    children: dict[Key, None] = {}
     heads = [head]
     for each in heads:  # grows as it is walked
         try:
             below = await children_elsewhere(journal, each)
         except (SealUnavailable, SessionError):  # what cannot be read can still be erased
             continue
-        new = [key for key in below if key not in found and key != head.key]
-        found |= dict.fromkeys(new)
+        new = [key for key in below if key not in children and key != head.key]
+        children |= dict.fromkeys(new)
         heads += [at for key in new if (at := await head_of(journal, key)) is not None]
     own = (head.key.app, head.key.user)
-    return [key for key in found if (key.app, key.user) != own]
+    return [key for key in children if (key.app, key.user) != own]
 
 
 def _works_for_another_app(head: Head) -> bool:

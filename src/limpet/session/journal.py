@@ -37,9 +37,9 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
     UPDATE_TRIES_MAX,
 )
-from limpet.session.following.follow import Hub
+from limpet.session.append_queue import Queue
+from limpet.session.follow import Hub
 from limpet.session.provenance import Provenance
-from limpet.session.queueing.queue import Queue
 from limpet.session.runs.tracing import Tracing
 from limpet.store.protocol import ActsAs, Committed, Store
 from limpet.store.system import PROCESS
@@ -92,7 +92,7 @@ class Journal:
         self._store: Store | None = store
         self._acts_as: ActsAs | None = store if isinstance(store, ActsAs) else None
         self._forks = PROCESS.forks
-        self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
+        self.queue = Queue(self.commit)  # what append_soon has queued: see `append_queue`
         self.queued: set[Queue] = set()  # by those who act as somebody: see `acting`
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
@@ -131,6 +131,11 @@ class Journal:
         """The actor that events name which are written by this one."""
         acts = self._acts_as
         return str(actor if acts is None else acts.actor_for(actor))  # a DefaultActor, too
+
+    def bound_actor(self, actor: str | None) -> str | None:
+        """The actor that a handle is bound to: the principal of a store elsewhere, if nobody is
+        named."""
+        return actor if self._acts_as is None else self._acts_as.actor_for(actor)
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""

@@ -161,7 +161,7 @@ def lineage_form(family: Lineage) -> dict[str, Any]:
 
 
 def graph_form(graph: SessionGraph) -> dict[str, Any]:
-    """Sessions that hang together, and how."""
+    """Connected sessions, and their edges."""
     return {
         "nodes": [{"session": key_form(n.key), "phase": n.phase} for n in graph.nodes],
         "edges": [
@@ -180,5 +180,6 @@ def kin_form(kin: Kin) -> dict[str, Any]:
 
 
 def error_form(error: LimpetError) -> dict[str, Any]:
-    """An error by its stable code, its words, and whether a retry helps."""
-    return {"code": error.code, "message": str(error), "retryable": error.retryable}
+    """An error by its stable code, its words, whether a retry helps, and its documentation."""
+    form = {"code": error.code, "message": str(error), "retryable": error.retryable}
+    return {**form, "docs": error.page}

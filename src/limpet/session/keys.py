@@ -83,11 +83,11 @@ class StoreKeys:
         if guard is not None and (key is None or not guard.allows("keys", store)):
             await guard.check("keys", store)
             return provenance_of(self._journal, verb)
-        found = provenance_of(self._journal, verb)
+        provenance = provenance_of(self._journal, verb)
         resource = store if key is None else Resource.of(key)
         who = "system" if guard is None else guard.principal
         await self._journal.audit.record(who, "keys", resource, allowed=True)
-        return found
+        return provenance
 
     @property
     def public_key(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -50,12 +51,13 @@ from limpet.errors import (
     StoreClosed,
     StoreFailed,
 )
-from limpet.model import FrozenDict, Head, Key, Lease, described, to_time, unfit
+from limpet.model import Draft, Event, FrozenDict, Head, Key, Lease, described, to_time, unfit
 from limpet.model.facts.isolation import TASK, Isolation
 from limpet.model.facts.moves import departure, last_epoch
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
+from limpet.model.facts.view import Facts
 from limpet.model.keys import Ids
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.arguments import (
@@ -83,7 +85,7 @@ from limpet.session.arguments import (
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain, set_up
 from limpet.session.documents import Document, Documents
-from limpet.session.following.follow import feed_of, watch_feed
+from limpet.session.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
@@ -97,7 +99,7 @@ from limpet.session.runs.setup import Permission, Permissions, Vaults
 from limpet.session.services import Metrics, Services
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
-from limpet.session.writer import writer_of
+from limpet.session.writer import append_unloaded, writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
 from limpet.store.open import TLS, open_store, scheme_of
@@ -111,6 +113,7 @@ from limpet.store.protocol import (
     Forks,
     Order,
     Page,
+    Performs,
     Progress,
     Query,
     Seal,
@@ -164,7 +167,7 @@ class RunTurn(Protocol):
 
 
 class Limpet:
-    """The door to a store. Open it with `async with limpet.open(url) as lp`."""
+    """An open store. Open one with `async with limpet.open(url) as lp`."""
 
     # How `wake` runs a turn. The runtime stands above this room: the package binds it, once.
     _run_turn: ClassVar[RunTurn]
@@ -184,6 +187,7 @@ class Limpet:
         provenance: Provenance | None = None,  # of a store that was opened with its keys
         token: str | None = None,
         tls: TLS | None = None,
+        seal_for: str | None = None,
         node: str | None = None,
         nodes: Mapping[str, str | Limpet] | None = None,
         follow_moves: bool = False,
@@ -193,6 +197,10 @@ class Limpet:
             for name, given in local.items():
                 if given is not None:
                     raise InvalidInput(f"{name}= belongs to the store. Pass it to limpet serve.")
+        elif seal_for is not None:
+            raise InvalidInput(
+                "seal_for= is for a server. A store that is opened has its own keys."
+            )
         if store is not None and (seal is not None or keys is not None):
             raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
         if seal is not None and keys is not None:
@@ -205,7 +213,7 @@ class Limpet:
         self.url = url
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
-        self._token, self._tls = token, tls
+        self._token, self._tls, self._seal_for = token, tls, seal_for
         self._policies = policies
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
@@ -256,9 +264,12 @@ class Limpet:
                 check=self._check,
                 token=self._token,
                 tls=self._tls,
+                seal_for=self._seal_for,
             )
         ids = Ids(time.time_ns, os.urandom)
         metrics = Metrics()
+        if isinstance(store, Performs):  # on a server that performs verbs
+            from limpet.session import served_verbs  # noqa: F401  # how they travel
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
         journal.provenance, journal.policies = provenance, policies
         if policies is not None:
@@ -309,9 +320,9 @@ class Limpet:
             error.add_note(str(failed))  # what the block raised comes first
 
     async def close(self) -> None:
-        """Finish what was handed over and close the store. Closing twice is fine.
+        """Finish pending writes and close the store. Closing twice is fine.
 
-        What append_soon has queued is flushed first. Raises FlushFailed if some of it could not be
+        Events queued by append_soon are flushed first. Raises FlushFailed if some could not be
         recorded; Limpet is closed all the same.
         """
         if self._opened is not None:
@@ -324,9 +335,9 @@ class Limpet:
     def acting_as(self, principal: Principal, *, address: str | None = None) -> Limpet:
         """Return the same verbs for a principal: every read and write is checked.
 
-        What it writes has `principal.id` as actor; another is refused. Lists, feeds and claims show
-        only what the principal may see. It shares everything with this Limpet, and closing it
-        closes nothing. Of an acting one, only a principal that may do no more can be made. Raises
+        Its writes have `principal.id` as their actor; another actor is refused. Lists, feeds and
+        claims show only what the principal may see. It shares everything with this Limpet, and
+        closing it has no effect. A principal can only be narrowed: one that may do more raises
         AccessDenied. `address` is where the requests come from, for policies and the audit.
         """
         from limpet.security.access import Principal
@@ -365,7 +376,7 @@ class Limpet:
 
     @property
     def keys(self) -> StoreKeys:
-        """The keys of a store that was opened with them: status, rotation, its public key."""
+        """The keys of a store that was opened with them: status, rotation, public key."""
         return StoreKeys(self._services)
 
     @property
@@ -380,17 +391,18 @@ class Limpet:
 
     @property
     def environments(self) -> Documents:
-        """Where agents run."""
+        """Definitions of the environments that agents run in."""
         return Documents(self._journal, "environments")
 
     @property
     def resources(self) -> Documents:
-        """The resources that sessions work on: where each is, and whether they may change it."""
+        """The resources that sessions work on: their locations, and whether sessions may change
+        them."""
         return Documents(self._journal, "resources")
 
     @property
     def permissions(self) -> Permissions:
-        """Which tools may be used: {"tools": {"refund": "always_ask", "*": "deny"}}."""
+        """Permissions for tools: {"tools": {"refund": "always_ask", "*": "deny"}}."""
         return Permissions(self._journal, "permissions")
 
     @property
@@ -404,7 +416,8 @@ class Limpet:
         """Return a collection of named values with a history, without I/O: see Documents.
 
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
-        `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
+        `owner=(app, user)` they belong to that user and are erased with the user. `actor` is bound
+        to the collection.
         """
         of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
         if collection == "moves":
@@ -476,16 +489,15 @@ class Limpet:
     ) -> Session[Any]:
         """Create a session. Its first event holds the given state. Raises SessionExists.
 
-        The state is a dict; or an object of a State class: the session is typed then; or an
-        Envelope, whose schema version the session keeps, so that a load with a class migrates it
-        or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
-        given here is bound to the session; else the user counts as creator. The key of a deleted
-        session stays taken (SessionDeleted), unless `reuse_deleted`; that of an archived one always
-        does. With phase="init" it accepts everything and runs nothing until s.activate().
-        `timeouts` are its own, else those of the app's policy (lp.policies.lifecycle). `agent`
-        ("support", "support@3") and `environment` name documents; the session keeps their
-        versions. `budget` is what it may use. `isolation` says from whom it is kept apart, for
-        good; without one, from everybody but its user.
+        The state is a dict, an object of a State class (the session is then typed), or an Envelope.
+        The session keeps an envelope's schema version, so a load with a class migrates or refuses
+        it; without a class its fields are not changed, unless `untyped` (see get). An actor given
+        here is bound to the session; otherwise the user is its creator. The key of a deleted
+        session stays taken (SessionDeleted), unless `reuse_deleted`; that of an archived session
+        always does. With phase="init" it accepts everything and runs nothing until s.activate().
+        `timeouts` override those of the app's policy (lp.policies.lifecycle). `agent` ("support",
+        "support@3") and `environment` name documents; the session keeps their versions. `budget`
+        limits its use. `isolation` sets who may use it, permanently; by default only its user.
         """
         services = self._services
         setup = await set_up(services.journal, agent, environment, budget)
@@ -534,22 +546,21 @@ class Limpet:
         """Return the session with its state and its last events: `tail` of them, by default 20.
 
         With `since`, every event at or after that time, the newest 1,000 if there are more; with
-        both, the last `tail` among those.
+        both, the last `tail` among those. Large events are limited to the newest that fit about 16
+        MiB.
 
-        Of large events, as many of the newest as fit about 16 MiB.
-
-        With a `state_type` its state is of that class; stored state of another MAJOR is brought
-        there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
-        state is read and not changed (SessionTyped), unless `untyped`: then all that is written
-        passes its class by. `actor` is bound to it. `at_least` is the token of a commit (c.token)
-        that the reading must see. Raises SessionNotFound; SessionArchived, unless `archived`: then
-        it is read from the archive; SessionMoved if it is at another node, unless this store was
-        opened with follow_moves=True and knows that node: then it is opened there.
+        With a `state_type` its state is of that class; state stored under another MAJOR is migrated
+        by `migrations`, which is recorded, or MigrationError is raised. Without one, typed state
+        can be read but not changed (SessionTyped), unless `untyped`: then writes bypass its class.
+        `actor` is bound to the session. `at_least` is the token of a commit (c.token) that the read
+        must include. Raises SessionNotFound; SessionArchived, unless `archived`: then it is read
+        from the archive; SessionMoved if it is on another node, unless this store was opened with
+        follow_moves=True and knows that node: then it is opened there.
         """
         key, lp, epoch = key_of(key, user, id), self, 0
         for hop in range(HOPS_MAX + 1):
             try:
-                found: Session[T] = await lp._get(
+                session: Session[T] = await lp._get(
                     key,
                     state_type=state_type,
                     migrations=migrations,
@@ -560,7 +571,7 @@ class Limpet:
                     untyped=untyped,
                     archived=archived,
                 )
-                return found
+                return session
             except SessionMoved as moved:
                 nodes = self._services.nodes
                 if not self._follow_moves or hop == HOPS_MAX or moved.epoch <= epoch:
@@ -688,8 +699,8 @@ class Limpet:
     ) -> Session[Any]:
         """Return the session of this key; create it with the given state if it is missing.
 
-        With an object of a State class as state, it is typed in either case. One that is there
-        keeps its own isolation.
+        If the state is an object of a State class, the session is typed in both cases. An existing
+        session keeps its own isolation.
         """
         lp: Any = self  # the overloads take a class, or none
         get = partial(
@@ -724,11 +735,12 @@ class Limpet:
     async def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[Session[Mapping[str, Any]] | None, ...]:
-        """Many sessions at once, as get gives each, in the order of the keys; None: not there,
-        archived, or at another node.
+        """Return many sessions as get does, in the order of the keys; None for one that is missing,
+        archived or on another node.
 
-        In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
-        of them from several. Typed state is read and not changed; use get for that.
+        Takes up to 1,000 keys, in as few round trips as the store allows. Each session is read at
+        one instant, but not all at the same one. Typed state can be read but not changed; use get
+        for that.
         """
         if isinstance(keys, str) or not isinstance(keys, Iterable):
             raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
@@ -737,9 +749,9 @@ class Limpet:
             raise InvalidQuery(
                 f"it asks for {len(wanted):,} keys at once; the limit is {PAGE_MAX:,}"
             )
-        found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
+        loadings = await self._journal.store.load_many(wanted, tail=check_tail(tail))
         sessions: list[Session[Mapping[str, Any]] | None] = []
-        for key, loaded in zip(wanted, found, strict=True):
+        for key, loaded in zip(wanted, loadings, strict=True):
             gone = loaded is None or departure(loaded.head.facts) is not None
             if loaded is None or gone or is_stub(loaded.head.facts):
                 sessions.append(None)
@@ -764,8 +776,8 @@ class Limpet:
     ) -> Session[T]:
         """Return a handle, without I/O. Its appends need no load; refresh() reads the session.
 
-        With a `lease` of this session, everything it writes is refused once the lease is not held.
-        `untyped` as for get.
+        With a `lease` of this session, its writes are refused once the lease is no longer held. See
+        get for `untyped`.
         """
         services = self._services
         key = key_of(key, user, id)
@@ -785,10 +797,10 @@ class Limpet:
         actor: str | None = None,
         untyped: bool = False,
     ) -> App[T]:
-        """Return the verbs for one app, without I/O: name its class, migrations and actor once.
+        """Return the verbs for one app, without I/O, with its class, migrations and actor bound.
 
         `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
-        `untyped` as for get.
+        See get for `untyped`.
         """
         self._journal.check_open()
         typed_of(state_type, migrations, untyped=untyped)  # refuses what every verb would refuse
@@ -798,10 +810,10 @@ class Limpet:
     # --- finding ---------------------------------------------------------------------------------
 
     async def graph(self, root: AnyKey, *, limit: int = 1_000) -> SessionGraph:
-        """Return the sessions that hang together with `root`, and how, nearest first.
+        """Return the sessions connected with `root`, and their edges, nearest first.
 
         Parents and children, forks, merges and relations are followed in both directions, up to
-        `limit` sessions. One that was deleted is a node without a phase. Raises SessionNotFound.
+        `limit` sessions. A deleted session is a node without a phase. Raises SessionNotFound.
         """
         from limpet.session.relations import GRAPH_NODES_MAX, session_graph
 
@@ -820,13 +832,13 @@ class Limpet:
         id: str | None = None,
         actor: str | None = None,
     ) -> Session[Any]:
-        """Begin a child of an active session, from outside of its turns; turns use delegate.
+        """Start a child of an active session from outside its turns; turns use delegate.
 
-        The child has the `task` as its first message, copies of these `fields` of its parent, these
-        of its `tools` and no others, and `budget_fraction` of what is left of its budget. It is of
-        the same app and user, in a task of its own, and kept as long as its parent is. When it
-        ends, its parent learns of it in the same commit, and has back what is left; until then the
-        parent cannot be completed. The same `id` and task return the same child.
+        The child gets the `task` as its first message, copies of the parent's `fields`, only the
+        given `tools`, and `budget_fraction` of the remaining budget. It has the same app and user,
+        its own task, and is kept as long as its parent. When it ends, the same commit notifies the
+        parent and returns the rest of the budget; until then the parent cannot be completed. The
+        same `id` and task return the same child.
 
         Raises SessionEnded, SessionSuspended, ToolAuthorizationFailed, BudgetReached; SessionExists
         if the id has another task.
@@ -851,8 +863,8 @@ class Limpet:
     ) -> Children:
         """Return the outputs of all children of a session when the last one has ended.
 
-        After `timeout` seconds it returns which are done by then and which are pending; with 0 it
-        does not wait. Nothing is lost if the process dies: another one asks again.
+        After `timeout` seconds it returns which children are done and which are pending; with 0 it
+        does not wait. If the process dies nothing is lost: call it again elsewhere.
         """
         from limpet.session.runs.spawn import wait_for_children
 
@@ -873,6 +885,7 @@ class Limpet:
         created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
+        phase: Phase | None = None,
         deleted: bool = False,
         state: bool = False,
         limit: int = 50,
@@ -880,17 +893,18 @@ class Limpet:
     ) -> Page[Head]:
         """Return a page of heads, newest first; `page.cursor` leads to the next.
 
-        By app, by app and user, by labels ({"plan": "gold"}), or by the `task` of their isolation
-        (the label of an app, and of a user of it); in order of creation, of last
-        update (for an app or a user), or of their keys (order="key": of an app, or of a user with
-        the `prefix` of their ids; descending unless reverse=False). Between times, and of one
-        schema version, in any of these orders. A page may be short, even empty, before the last: go
-        on while there is a cursor.
+        Filter by app, app and user, labels ({"plan": "gold"}), or the `task` of their isolation
+        (within an app, or a user of it). Order by creation, by last update (within an app or a
+        user), or by key (order="key": within an app, or a user and a `prefix` of ids; descending
+        unless reverse=False). Times, schema version and `phase` filter in each of these orders. A
+        page before the last may be short or even empty: continue while there is a cursor. Sessions
+        of a phase other than active, of all apps or one, have their own index, in the order in
+        which this store received them.
 
-        `deleted=True` lists what is left of deleted sessions, in the order of their keys: heads
-        with key, uid, version, link, times and `deleted_at`. `state=True` also reads states:
-        `page.states[key]` is what `values` of a loaded session would show, without temp: names.
-        A session with an unreadable event is in `page.damaged` instead.
+        `deleted=True` lists the heads of deleted sessions by key, with key, uid, version, link,
+        times and `deleted_at`. `state=True` also reads states: `page.states[key]` is what `values`
+        of a loaded session would show, without temp: names. A session with an unreadable event is
+        in `page.damaged` instead.
         """
         check_flag("deleted", deleted)
         check_flag("state", state)
@@ -907,6 +921,7 @@ class Limpet:
             created_before_us=moment_us("created_before", created_before),
             updated_after_us=moment_us("updated_after", updated_after),
             schema_version=schema_version,
+            phase=phase,
             deleted=deleted,
         )
         store, limit = self._journal.store, check_limit(limit)
@@ -927,12 +942,14 @@ class Limpet:
         created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
+        phase: Phase | None = None,
         deleted: bool = False,
     ) -> AsyncGenerator[Head, None]:
-        """Yield every head that `list` shows, page after page: `async for head in lp.each(app=…)`.
+        """Yield every head that `list` returns, page after page: `async for head in
+        lp.each(app=…)`.
 
-        Takes the filters of `list`. Sessions that are created or change meanwhile may be missed, or
-        come twice when ordered by their last update.
+        Takes the filters of `list`. Sessions created or changed meanwhile may be missed, or come
+        twice when ordered by their last update.
         """
         async for page in each_page(
             lambda cursor: self.list(
@@ -947,6 +964,7 @@ class Limpet:
                 created_before=created_before,
                 updated_after=updated_after,
                 schema_version=schema_version,
+                phase=phase,
                 deleted=deleted,
                 limit=_EACH_PAGE,
                 cursor=cursor,
@@ -964,14 +982,14 @@ class Limpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Waiting]:
-        """A page of requests that wait for an answer, the oldest first: of all apps, of one, of a
-        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch"), and after
-        them the proposals that wait for a person ("promotion").
+        """Return a page of requests that wait for an answer, the oldest first. Filter by app, user
+        and kind ("approval", "question", "unknown_effect", "mismatch"). Proposals that wait for a
+        person ("promotion") come after them.
 
-        Answer with confirm, answer or resolve of `lp.session(waiting.key)`; about a proposal, with
-        `lp.decide(waiting.request.id, …)`. The cost grows with what waits and with the proposals
-        that were ever made, not with the store. A page may be short before the last: go on while
-        there is a cursor.
+        Answer a request with confirm, answer or resolve of `lp.session(waiting.key)`, a proposal
+        with `lp.decide(waiting.request.id, …)`. The cost grows with the number of waiting requests
+        and of proposals ever made, not with the store. A page before the last may be short:
+        continue while there is a cursor.
         """
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
@@ -980,8 +998,8 @@ class Limpet:
         return await inbox_page(self._services, query, limit=limit, cursor=cursor)
 
     async def status(self, app: str | None = None) -> StoreStatus:
-        """How many sessions there are, by status and phase, and how many are due, leased, blocked
-        and dead. One statement; counts at most a million sessions."""
+        """Return the number of sessions by status and phase, and how many are due, leased, blocked
+        and dead. One statement; it counts at most a million sessions."""
         from limpet.session.overview import status_of
 
         return await status_of(self._journal, app)
@@ -989,25 +1007,25 @@ class Limpet:
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
         """Return the app: names of an app, and the user: names of a user, without a session.
 
-        Read-only, as `values` of a session shows them. A name that cannot be read is left out.
+        Read-only, as `values` of a session shows them. Unreadable names are left out.
         """
         from limpet.session.move.adopter import names_in
 
         Key(app, "any" if user is None else user, "any")  # refuses what could not be one
         names = names_in(self._journal)
         owners = ("",) if user is None else ("", user)
-        found = [scope_fields(await names.names_of(str(check_sessions(app)), o)) for o in owners]
-        return FrozenDict({name: value for each in found for name, value in each.items()})
+        fields = [scope_fields(await names.names_of(str(check_sessions(app)), o)) for o in owners]
+        return FrozenDict({name: value for each in fields for name, value in each.items()})
 
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> AsyncGenerator[FeedEntry, None]:
         """Yield every event of the store, of an app or of one session, as it is recorded.
 
-        Each entry has a `position`: begin again with after=position and nothing is missed and
-        nothing comes twice. Without `after`, from the first event; `after=await lp.position()`
-        begins from now. What is deleted leaves the feed without an entry. Ends with StoreError
-        if the store fails for longer than it waits: watch again from the last position.
+        Each entry has a `position`: restart with after=position to miss nothing and see nothing
+        twice. Without `after` it starts at the first event; with `after=await lp.position()` it
+        starts now. Deleted sessions leave the feed without an entry. Ends with StoreError if the
+        store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._journal.store)
         one, app = None if key is None else key_of(key), check_sessions(app)
@@ -1019,17 +1037,17 @@ class Limpet:
         return watch_feed(self._journal.hub, feed, app=app, key=one, after=check_position(after))
 
     async def position(self) -> str:
-        """Return the end of the feed now: lp.watch(after=…) yields all that is recorded after it.
+        """Return the current end of the feed: lp.watch(after=…) yields everything recorded later.
 
-        On PostgreSQL, what was recorded while an older transaction was open may come as well.
+        On PostgreSQL it may also yield events recorded while an older transaction was open.
         """
         return await feed_of(self._journal.store).position()
 
     def now(self) -> datetime:
-        """Return the time by the store's clock (UTC), without I/O: new events are dated by it.
+        """Return the time of the store's clock (UTC), which dates new events, without I/O.
 
-        Compare recorded times with it. On PostgreSQL it is the server's time as its replies tell
-        it, which may differ from this machine's.
+        Compare recorded times with it. On PostgreSQL it is the server's time as of its last
+        replies, which may differ from this machine's.
         """
         return to_time(self._journal.now_us())
 
@@ -1042,11 +1060,11 @@ class Limpet:
     async def flush(self) -> None:
         """Record everything that append_soon has queued, durably, each session in its order.
 
-        One commit serves many events. If the events of a session are refused, the others are
-        recorded all the same, and FlushFailed names what was not: `error.unrecorded` has key,
-        drafts and reason for each session. What it names has left the queue; sent again with
-        append_many, no event is recorded twice. A cancelled flush leaves what was not recorded in
-        the queue. What others queue meanwhile may wait for the next flush.
+        One commit holds many events. If a session's events are refused, the others are still
+        recorded, and FlushFailed lists the rest: `error.unrecorded` has key, drafts and reason for
+        each session. These have left the queue; send them again with append_many, and no event is
+        recorded twice. A cancelled flush leaves unrecorded events in the queue. Events queued
+        meanwhile may wait for the next flush.
         """
         await self._journal.queue.flush()
 
@@ -1064,11 +1082,11 @@ class Limpet:
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
     ) -> Woken:
-        """Run one bounded turn of this session, or nothing: `woken.ran`, `woken.reason`.
+        """Run one bounded turn of this session, if there is work: `woken.ran`, `woken.reason`.
 
         The harness comes after the key: `wake(key, harness)`, `wake(app, user, id, harness)`. There
-        is no payload: what is to be done is in the log. Never raises what the harness raises: that
-        is `woken.error`, and recorded. The options are those of limpet.Worker.
+        is no payload: the work is in the log. An exception of the harness is not raised; it is
+        recorded and returned as `woken.error`. The options are those of limpet.Worker.
         """
         named, runs = key_and((key, *then), harness, "a harness")
         lp = await at_work(self, named)
@@ -1156,8 +1174,8 @@ class Limpet:
     ) -> Transition:
         """Bring an archived session back into the store, in the phase it had before.
 
-        Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
-        when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
+        Its file is verified first, and finally removed from the archive. If interrupted, call it
+        again to continue. Raises InvalidTransition if it is not archived, ArchiveFailed.
         """
         from limpet.session.life.archive import unarchive_session
 
@@ -1184,16 +1202,16 @@ class Limpet:
     async def export(
         self, key: Any, *then: Any, path: str | Path | None = None, redact: Iterable[str] = ()
     ) -> None:
-        """Write the session to a file that proves itself: its whole log, with bodies opened.
+        """Write the session's whole log, decrypted, to a file that can be verified by itself.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
-        Blobs, checkpoints, and session and episodic memory are in it; other snapshots and leases
-        stay behind. Of a fork it has the state that it began on, not the log of its parent. Raises
+        It contains blobs, checkpoints, and session and episodic memory, but not other snapshots or
+        leases. A fork's file has the state it started from, not the log of its parent. Raises
         BundleRefused, and SessionCorrupt if an event cannot be read.
 
-        Of events whose types are in `redact` ("user.message", "agent.*") it has the digests of the
-        bodies alone. Such a file has only the log: it can be checked with a receipt, and not be
-        imported.
+        Events whose types are in `redact` ("user.message", "agent.*") are represented by the
+        digests of their bodies. Such a file has only the log: it can be checked with a receipt, but
+        not imported.
         """
         from limpet.session.move.import_export import check_path, export_session
 
@@ -1203,12 +1221,12 @@ class Limpet:
         await export_session(services.journal, named, to, memory=True, redact=hidden)
 
     async def import_(self, path: str | Path) -> Key:
-        """Adopt the session in a file: the same events, times and links, under the same key.
+        """Import the session in a file: the same events, times and links, under the same key.
 
-        The whole file is verified first: a truncated or changed one is refused and nothing is
-        recorded (BundleDamaged). Importing again does nothing more, and goes on if an import was
-        interrupted. Raises SessionConflict if the store has another log under the key,
-        SessionDeleted or SessionErased if it was ended there. It writes no app: or user: name.
+        The whole file is verified first: a truncated or modified one is refused and nothing is
+        recorded (BundleDamaged). Importing again changes nothing, and completes an interrupted
+        import. Raises SessionConflict if the store has another log under the key, SessionDeleted or
+        SessionErased if the session was deleted or erased there. It writes no app: or user: names.
         """
         from limpet.session.move.import_export import check_path, import_session
 
@@ -1229,15 +1247,15 @@ class Limpet:
         progress: Progress | None = None,
         check: bool = False,
     ) -> Copied:
-        """Copy one session, an app, a user of it, or everything to another store.
+        """Copy one session, an app, one of its users, or everything to another store.
 
         Events keep their ids, times and links. Calling it again sends only what is missing, also
         after an interruption. Without a key it also sets the app: and user: names that the target
-        never had; with one, `left_out` names them instead. One session raises what is in the way
-        (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused` names those that
-        were not copied. `progress(done, total)` counts events. With `app` and `user` it copies that
-        family of sessions, to move it to another tier. `check` compares every log with the copy
-        afterwards (`checked`), and names in `refused` those that differ.
+        never had; with a key, `left_out` names them instead. Copying one session raises what
+        prevents it (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused`
+        names the sessions that were not copied. `progress(done, total)` counts events. With `app`
+        and `user` it copies that family of sessions, to move it to another tier. `check` then
+        compares every log with its copy (`checked`) and names those that differ in `refused`.
         """
         from limpet.session.move.adopter import Adopter
         from limpet.session.move.transfer import Transfer
@@ -1309,14 +1327,15 @@ class Limpet:
         force: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Move a live session to another store. From then on it is SessionMoved here.
+        """Move a live session to another store. From then on, this store raises SessionMoved for
+        it.
 
-        At every moment one store at most can write the session; a crash of either or of this
-        process leaves a move that the next `move`, or a sweep that knows the node, finishes. A turn
-        under way is waited for until the deadline; with `force` it is ended, and its effects become
-        unknown. Open children or a parent refuse it, as does a key that is taken, or what
-        lp.policies.arrivals says at the target. `tools` are those of the target. The newest
-        `checkpoints` keep their states. What was in the way is in `moved.reason`.
+        At most one store can write the session at any time. If either store or this process
+        crashes, the next `move`, or a sweep that knows the node, finishes the move. A turn in
+        progress is waited for until the deadline; with `force` it is ended, and its effects become
+        unknown. It is refused while the session has open children or a parent, if its key is taken,
+        or by lp.policies.arrivals at the target. `tools` are those of the target. The newest
+        `checkpoints` keep their states. If the move did not happen, `moved.reason` says why.
         """
         from limpet.session.move.mover import Mover
 
@@ -1348,7 +1367,7 @@ class Limpet:
     ) -> Prestaged:
         """Send ahead what a later move to the same store would send, while the session runs.
 
-        It stays active here, and at the target it is neither listed nor claimed.
+        It stays active here, and the target neither lists nor claims it.
         """
         from limpet.session.move.mover import Mover
 
@@ -1367,8 +1386,8 @@ class Limpet:
         force: bool = False,
         progress: Progress | None = None,
     ) -> DrainReport:
-        """Move every session of an app, or of the store, to another store; parents and children
-        together. Calling it again goes on where it stopped. `progress(done, total)` counts
+        """Move every session of an app, or of the store, to another store, parents and children
+        together. Calling it again continues where it stopped. `progress(done, total)` counts
         sessions."""
         from limpet.session.move.mover import drain
 
@@ -1384,7 +1403,7 @@ class Limpet:
     ) -> Home | None:
         """Return the node that owns a session, as far as this store knows, and since which epoch.
 
-        None if the session is not known here, or has never moved and this node has no name.
+        None if the session is unknown here, or has never moved and this node has no name.
         """
         from limpet.session.move.arrivals import Home, route_of
         from limpet.session.runs.delegation import head_of
@@ -1427,7 +1446,9 @@ class Limpet:
                 await services.guard.check("move", Resource.of(key))
             if not keys:
                 services = await services.approved_app("move", app)
-            services = services.system
+            # An admin is believed what another store has recorded; of others it is decided.
+            if services.guard is not None and services.guard.principal.role == "admin":
+                services = services.system
         arrivals = Arrivals(services, of.node)
         lent: Any = to  # by a Limpet that has its own loop
         return lent.receiving(arrivals) if isinstance(to, Adopter) else arrivals
@@ -1435,9 +1456,10 @@ class Limpet:
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool:
-        """Delete the session's log. Its key stays taken. False if there was nothing to delete.
+        """Delete the session's log. Its key stays taken. Return False if there was nothing to
+        delete.
 
-        A session that waits for it as its child learns that it has ended.
+        A parent that waits for it is notified that it has ended.
         """
         from limpet.session.erasure import delete_session
 
@@ -1454,19 +1476,19 @@ class Limpet:
         forks: Forks = "refuse",
         actor: str | None = None,
     ) -> Erasure | None:
-        """Forget the session: nothing of it can be read from the store afterwards.
+        """Erase the session: nothing of it can be read from the store afterwards.
 
-        If the store has keys, they are destroyed first, and `erasure.certificate` is signed: it
-        says what was erased, when and by which `actor`.
+        If the store has keys, the session's are destroyed first, and `erasure.certificate` is
+        signed: it states what was erased, when and by which `actor`.
 
-        A SQLite file is rewritten, so that nothing is left in its pages either, which takes
-        time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
-        long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
-        server keeps the bytes until it vacuums and its WAL and backups are recycled.
+        A SQLite file is rewritten so that no deleted page keeps the data, which takes time
+        proportional to its size. Raises StoreBusy if a reader in another process keeps old pages
+        alive too long: the session is then erased, and calling again finishes the overwriting. A
+        PostgreSQL server keeps the bytes until it vacuums and its WAL and backups are recycled.
 
         If other sessions are forks of it, SessionHasForks names them. forks="erase" erases them
-        too; forks="keep" leaves them the state they began on, and they read the events before
-        that as removed. A session that waits for it as its child learns that it has ended.
+        too; forks="keep" leaves them the state they started from, and earlier events read as
+        removed. A parent that waits for it is notified that it has ended.
         """
         from limpet.session.erasure import erase_session
 
@@ -1480,15 +1502,15 @@ class Limpet:
             raise SessionHasForks(of, await self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
-        """Forget a user of an app: every session, deleted ones too, and every user: name.
+        """Erase a user of an app: every session, including deleted ones, and every user: name.
 
-        All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
-        counts sessions and names, and names the forks of other users, which keep the state they
-        began on. Documents of the user are erased too; app: names stay. Sessions of other apps that
-        wait for one of these as their child learn that it has ended. Those that these delegated to
-        in other apps stay and are named in `children`: erase the user there too. Repeating it is
-        harmless and finishes what was interrupted. Raises StoreBusy as `erase` does. If the store
-        has keys, `erasures.certificate` is signed: see `erase`.
+        Readers see it happen at once, and a SQLite file is rewritten once. The certificate counts
+        sessions and names, and lists the forks owned by other users, which keep the state they
+        started from. The user's documents are erased too; app: names stay. Parents in other apps
+        that wait for one of these sessions are notified that it has ended. Children in other apps
+        stay and are listed in `children`: erase the user there too. Repeating it is harmless and
+        finishes an interrupted erasure. Raises StoreBusy as `erase` does. If the store has keys,
+        `erasures.certificate` is signed: see `erase`.
         """
         from limpet.session.erasure import erase_user
 
@@ -1512,13 +1534,12 @@ class Limpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[AuditRecord]:
-        """Return decisions about access, the newest first: every denial, every sensitive operation
-        and every failed authentication.
+        """Return access decisions, the newest first: every denial, every sensitive operation and
+        every failed authentication.
 
-        Of one principal ("user:ada"), about one session, only denials (denied=True) or none of
-        them, of one app. `page.cursor` leads on; a page that passed over many records is short.
-        Only auditors and admins may read it, of their own app if they have one. Raises
-        AccessDenied.
+        Filter by principal ("user:ada"), session, app, and denials (denied=True, or False for
+        none). `page.cursor` leads to the next page; a page that skipped many records is short. Only
+        auditors and admins may read it, within their own app if they have one. Raises AccessDenied.
         """
         from limpet.session.audit import approved_audit, audit_query
 
@@ -1538,9 +1559,9 @@ class Limpet:
     ) -> AuditExport:
         """Write the audit to a file of JSON lines that `limpet.check_audit` checks offline.
 
-        The file must not exist yet. It has the chain of every log; of records that were not asked
-        for only the digest. Note the links in the answer: with them the file cannot be replaced by
-        another. A store with keys signs it, too.
+        The file must not exist yet. It has the chain of every log, with only the digest of records
+        that the filters exclude. Keep the links in the answer: they prove that the file was not
+        replaced. A store with keys also signs it.
         """
         from limpet.session.audit import approved_audit, audit_query, export_audit
 
@@ -1551,7 +1572,7 @@ class Limpet:
     # --- what agents have learned ----------------------------------------------------------------
 
     async def learnings(self, agent: str) -> tuple[Learning, ...]:
-        """Return what sessions of this agent have learned, each lesson once."""
+        """Return the lessons that this agent's sessions have learned, each once."""
         from limpet.session.runs.learnings import all_learnings
 
         return tuple(await all_learnings(self._journal, agent))
@@ -1564,10 +1585,10 @@ class Limpet:
         session: AnyKey | None = None,
         actor: str | None = None,
     ) -> Document:
-        """Take a learning into the agent's curated memory: lp.memory_of(agent) shows it.
+        """Add a learning to the agent's curated memory: lp.memory_of(agent) shows it.
 
-        Raises PromotionRefused unless the gates of the agent hold (lp.policies.gates). Those on an
-        outcome are about `session`, which has to be one that learned it; it records the promotion.
+        Raises PromotionRefused unless the agent's gates hold (lp.policies.gates). Gates on an
+        outcome refer to `session`, which must be one that learned it; it records the promotion.
         """
         from limpet.session.runs.promotion import promote
 
@@ -1584,12 +1605,12 @@ class Limpet:
         ttl: timedelta | None = None,
         actor: str | None = None,
     ) -> Proposal:
-        """Propose something that a session found out to the memory of an agent ("agent:NAME") or
-        an organisation ("org:NAME").
+        """Propose a session's finding for the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME").
 
-        The gates of that memory judge it (lp.policies.promotion): without others, a person decides,
-        whom `lp.inbox` shows it to. What is accepted leaves the memory after `ttl`, or when the
-        gates say so. The session records proposal and decision.
+        The gates of that memory judge it (lp.policies.promotion). By default a person decides;
+        `lp.inbox` lists the proposal. An accepted item leaves the memory after `ttl`, or when the
+        gates say so. The session records the proposal and the decision.
         """
         from limpet.session.runs.promotion import propose
 
@@ -1606,8 +1627,8 @@ class Limpet:
     async def proposals(
         self, status: ProposalStatus | None = None, *, session: AnyKey | None = None
     ) -> tuple[Proposal, ...]:
-        """Return what was proposed, the oldest first: open, accepted, refused, expired, withdrawn;
-        of one session or of all."""
+        """Return proposals, the oldest first, of one session or of all: open, accepted, refused,
+        expired, withdrawn."""
         from limpet.session.runs.promotion import proposals
 
         of = None if session is None else key_of(session)
@@ -1616,15 +1637,16 @@ class Limpet:
     async def decide(
         self, proposal: Proposal | str, *, accept: bool, reason: str, actor: str | None = None
     ) -> Proposal:
-        """Decide about an open proposal, or its id. The other gates are asked too: what they do not
-        let pass is refused, with their reason. Raises ProposalNotFound, ProposalDecided."""
+        """Accept or refuse an open proposal, given it or its id. The other gates are checked too; a
+        proposal that fails one is refused with its reason. Raises ProposalNotFound,
+        ProposalDecided."""
         from limpet.session.runs.promotion import decide
 
         by = check_actor(actor)
         return await decide(self._services, proposal, accept=accept, reason=reason, actor=by)
 
     async def recall(self, to: str) -> tuple[MemoryItem, ...]:
-        """Return the items in the memory of an agent or organisation that have not expired."""
+        """Return the unexpired items in the memory of an agent or organisation."""
         from limpet.session.runs.promotion import recall
 
         return await recall(self._journal, to)
@@ -1632,8 +1654,8 @@ class Limpet:
     async def withdraw(
         self, session: AnyKey, *, reason: str = "withdrawn", actor: str | None = None
     ) -> int:
-        """Remove everything that one session contributed to any memory, also after it was deleted.
-        Returns how many items went. Who may erase the session may do this."""
+        """Remove everything that one session contributed to any memory, even after it was deleted.
+        Return the number of items removed. Requires permission to erase the session."""
         from limpet.session.runs.promotion import withdraw
 
         key = key_of(session)
@@ -1642,7 +1664,7 @@ class Limpet:
         return await withdraw(services, key, reason, by)
 
     async def memory_of(self, agent: str) -> str:
-        """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
+        """Return the agent's MEMORY.md: the promoted learnings by kind; empty if there are none."""
         from limpet.session.runs.promotion import memory_text
 
         return await memory_text(self._journal, agent)
@@ -1669,12 +1691,24 @@ class Limpet:
         return self._services.journal
 
 
+def has_archive_or_keys(lp: Limpet) -> bool:
+    """True if verbs need what only this process has, and a client of its server does not."""
+    return lp._services.archive is not None or lp._journal.provenance is not None
+
+
 def journal_of(lp: Limpet) -> Journal:
     """Return the way to write to a Limpet's store, for the rest of the package.
 
     Raises StoreClosed.
     """
     return lp._journal
+
+
+def append_to(
+    lp: Limpet, key: Key, drafts: Sequence[Draft]
+) -> Coroutine[Any, Any, tuple[tuple[Event, ...], Facts]]:
+    """Record events that change no state, without a handle: see `writer.append_unloaded`."""
+    return append_unloaded(lp._services, key, drafts)
 
 
 def receiving(lp: Limpet, node: str) -> Arrivals:
@@ -1776,10 +1810,10 @@ def _open_archive(archive: str | Archive | None) -> Archive | None:
 
 
 class App(Generic[A]):
-    """The sessions of one app. `A` is what their state is: a State class, or else a mapping.
+    """The sessions of one app. `A` is the type of their state: a State class, or else a mapping.
 
-    What the code of an app would repeat at every call is bound once, in `lp.app(…)`; each verb
-    hands it to the verb of Limpet with the same name.
+    `lp.app(…)` binds what the code of an app would otherwise repeat at every call; each verb passes
+    it on to the verb of Limpet with the same name.
     """
 
     def __init__(
@@ -1824,7 +1858,7 @@ class App(Generic[A]):
         budget: Budget | float | None = None,
         isolation: Isolation | None = None,
     ) -> Session[A]:
-        """A new session. Without a state it begins with the defaults of the class, or empty.
+        """Create a session. Without a state it starts with the class's defaults, or empty.
 
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
@@ -1859,7 +1893,7 @@ class App(Generic[A]):
         at_least: str = "",
         archived: bool = False,
     ) -> Session[A]:
-        """The session with its state and its last events: see Limpet.get."""
+        """Return the session with its state and its last events: see Limpet.get."""
         lp: Any = self._lp
         session: Session[A] = await lp.get(
             self.name,
@@ -1887,7 +1921,7 @@ class App(Generic[A]):
         at_least: str = "",
         archived: bool = False,
     ) -> Session[A] | None:
-        """Like get, and None if there is no such session (any more)."""
+        """Return what `get` returns, or None if the session is missing or deleted."""
         try:
             return await self.get(
                 user, id, tail=tail, since=since, actor=actor, at_least=at_least, archived=archived
@@ -1906,12 +1940,12 @@ class App(Generic[A]):
         actor: str | None = None,
         isolation: Isolation | None = None,
     ) -> Session[A]:
-        """The session of this key, created as `create` does if it is not there yet."""
+        """Return the session of this key; create it as `create` does if it is missing."""
         if state is not None:
             self._begin(state)  # of a wrong class in either case
-        found = await self.find(user, id, tail=tail, actor=actor)
-        if found is not None:
-            return found
+        session = await self.find(user, id, tail=tail, actor=actor)
+        if session is not None:
+            return session
         try:
             return await self.create(
                 user, id, state=state, labels=labels, actor=actor, isolation=isolation
@@ -1922,7 +1956,7 @@ class App(Generic[A]):
     def session(
         self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
     ) -> Session[A]:
-        """A handle, without I/O: see Limpet.session."""
+        """Return a handle, without I/O: see Limpet.session."""
         lp: Any = self._lp
         handle: Session[A] = lp.session(
             self.name,
@@ -1949,12 +1983,13 @@ class App(Generic[A]):
         created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
+        phase: Phase | None = None,
         deleted: bool = False,
         state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Head]:
-        """A page of heads of this app: see Limpet.list."""
+        """Return a page of heads of this app: see Limpet.list."""
         return await self._lp.list(
             app=self.name,
             user=user,
@@ -1967,6 +2002,7 @@ class App(Generic[A]):
             created_before=created_before,
             updated_after=updated_after,
             schema_version=schema_version,
+            phase=phase,
             deleted=deleted,
             state=state,
             limit=limit,
@@ -1976,13 +2012,13 @@ class App(Generic[A]):
     def watch(
         self, *, key: AnyKey | None = None, after: str | None = None
     ) -> AsyncGenerator[FeedEntry, None]:
-        """Every event of this app, or of one of its sessions: see Limpet.watch."""
+        """Yield every event of this app, or of one of its sessions: see Limpet.watch."""
         return self._lp.watch(app=self.name, key=key, after=after)
 
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]:
-        """Leases on sessions of this app that want to run: see Limpet.work.claim."""
+        """Lease runnable sessions of this app: see Limpet.work.claim."""
         return await self._lp.work.claim(
             worker, limit=limit, lease_seconds=lease_seconds, app=self.name
         )

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from limpet.errors import BackupRefused, InvalidInput
+from limpet.errors import BackupRefused, InvalidInput, QuorumUnavailable
 from limpet.model import described
 from limpet.model.facts.timeouts import USUAL, unusual
 from limpet.session.arguments import (
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from limpet.model.state.state import State
     from limpet.session.history.retention import CompactReport
     from limpet.session.move.mirror import Mirrored
+    from limpet.session.schema.migrate import Failure, MigrationPlan
     from limpet.session.services import Services
-    from limpet.session.typing.migrate import Failure, MigrationPlan
 
 _POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
 _MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "procedural/")
@@ -77,12 +77,22 @@ class StoreMaintenance:
         return await with_anchors(self._journal, one, report)
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
-        """Verify everything, and look at how the store is kept; each finding says what to do."""
+        """Verify everything, and look at how the store is kept; each finding says what to do.
+
+        Of a cluster whose quorum is away only the servers are looked at.
+        """
         from limpet.session.move.mover import move_checks
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
-        report = await store.verify(None, check_progress(progress))
+        check_progress(progress)
+        try:
+            report = await store.verify(None, progress)
+        except QuorumUnavailable as error:
+            kept = await store.examine() if isinstance(store, Examined) else ()
+            advice = "Start the standbys, or connect them to the primary; then run this again."
+            unread = Check("sessions", str(error), "problem", advice)
+            return Diagnosis((unread, *kept), Report(0, 0, ()))
         report = await with_anchors(self._journal, None, report)
         kept = await store.examine() if isinstance(store, Examined) else ()
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
@@ -155,7 +165,7 @@ class StoreMaintenance:
         failure; `failure(key, fate, reason)` is called for every one.
         """
         self._journal.check_open()
-        from limpet.session.typing.migrate import Migrating, upgrade_of
+        from limpet.session.schema.migrate import Migrating, upgrade_of
 
         with pydantic_needed():
             upgrade = upgrade_of(migrations, state_type)
@@ -224,14 +234,14 @@ def _timeout_check(name: str, count: int) -> Check:
 
 async def earlier_documents(store: Store) -> tuple[Check, ...]:
     """A warning if there are documents where Limpet does not read its own any more."""
-    found = [name for name in _POLICIES if await _has_documents(store, name)]
+    collections = [name for name in _POLICIES if await _has_documents(store, name)]
     query = Query(app="$memory", order="key", reverse=False)
     page = await store.heads(query, cursor=None, limit=100)
     if any([head.key.id.startswith(_MEMORY) for head in page.items]):
-        found.append("memory")
-    if not found:
+        collections.append("memory")
+    if not collections:
         return ()
-    text = f"documents in {', '.join(sorted(found))} are not read by Limpet itself"
+    text = f"documents in {', '.join(sorted(collections))} are not read by Limpet itself"
     return (Check("collections", text, "warning", _ADVICE),)
 
 

@@ -7,12 +7,13 @@ from their sessions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import InvalidCursor, InvalidQuery
+from limpet.errors import AccessDenied, InvalidCursor, InvalidQuery
 from limpet.model import Key, described, to_time
 from limpet.model.facts.phases import PHASES, TERMINAL, Phase
 from limpet.model.facts.running.requests import Request, open_requests, requests_in
@@ -44,9 +45,9 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions there are of each kind at one moment, by the store's clock.
+    """The number of sessions of each kind at one moment, by the store's clock.
 
-    Each session is in one of `leased`, `due`, `blocked`, `dead`, `held` and none of these (idle).
+    Each session is `leased`, `due`, `blocked`, `dead`, `held`, or none of these (idle).
     """
 
     at: datetime
@@ -83,13 +84,15 @@ async def inbox_page(
     if query.kind == PROMOTION or of_proposals:
         return await _proposals_page(services, query, (), limit=limit, cursor=cursor)
     after = None if cursor is None else cursors.read_waiting(cursor, query)
-    found, more = await store.waiting(query, limit=check_limit(limit), after=after)
-    keys = list(dict.fromkeys([asked.key for asked in found]))
+    asked_by, more = await store.waiting(query, limit=check_limit(limit), after=after)
+    keys = list(dict.fromkeys([asked.key for asked in asked_by]))
     loaded = dict(zip(keys, await journal.store.load_many(keys, tail=0), strict=True))
-    shown = [_waiting(asked, loaded[asked.key]) for asked in found]
+    shown = [_waiting(asked, loaded[asked.key]) for asked in asked_by]
     page = tuple([waiting for waiting in shown if waiting is not None])
     if more is None and query.kind is None:
-        return await _proposals_page(services, query, page, limit=limit, cursor=None)
+        # A key of one app, on a server, may not list the proposals of the whole store.
+        with suppress(AccessDenied):
+            return await _proposals_page(services, query, page, limit=limit, cursor=None)
     return Page(page, None if more is None else cursors.write_waiting(query, more))
 
 
@@ -101,7 +104,7 @@ async def _proposals_page(
     limit: int,
     cursor: str | None,
 ) -> Page[Waiting]:
-    """What is left of a page, with proposals that a person has to decide about."""
+    """Return the rest of a page, filled with proposals that a person has to decide."""
     from limpet.session.runs.promotion import waiting_proposals
 
     last = "" if cursor is None else cursor.removeprefix(_PROPOSALS)
@@ -166,8 +169,8 @@ def _status(tally: Tally) -> Status:
     return "rescheduling" if tally.stop == "rescheduling" else "idle"
 
 
-def _sum(found: list[Tally] | tuple[Tally, ...]) -> int:
-    return sum([tally.sessions for tally in found])
+def _sum(tallies: list[Tally] | tuple[Tally, ...]) -> int:
+    return sum([tally.sessions for tally in tallies])
 
 
 def _overview(journal: Journal) -> Overview:

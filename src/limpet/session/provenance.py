@@ -48,7 +48,9 @@ class ErasureCount:
     def __init__(self, subject: Literal["session", "user"], key: Key, by: str) -> None:
         self.subject, self.key = subject, key
         # A certificate stays, and must not keep the name of whom it is about.
-        self.by = "the user" if by == f"user:{key.user}" else by
+        self.by = (
+            "the user" if by == f"user:{key.user}" else str(by)
+        )  # no DefaultActor: it is encoded
         self.heads: list[Head] = []
         self.names = self.documents = self.files = 0
 
@@ -150,6 +152,9 @@ class Provenance:
         problems: list[Finding] = []
         async for uid, anchor in self.seal.anchors(None if key is None else list(heads)):
             problem = await self._compare(heads.get(uid), uid, anchor)
+            if problem is not None and key is not None and "departed" in heads[uid].facts:
+                # It is on its way back: what is staged of it goes further than what it left.
+                problem = await self._compare((await self._heads()).get(uid), uid, anchor)
             if problem is not None:
                 where = heads[uid].key if uid in heads else Key(anchor.app, anchor.user, anchor.id)
                 problems.append(Finding("session", problem, where, anchor.version))
@@ -163,12 +168,20 @@ class Provenance:
         return () if problem is None else (Finding("session", problem, key, version),)
 
     async def _heads(self) -> dict[str, Head]:
-        """Where every session stands, by its uid; deleted and archived ones too."""
+        """Where every session stands, by its uid; deleted and archived ones too.
+
+        One that came back, from another store or from the archive, stands where it is now and not
+        where it left a tombstone; of several logs, as while one is staged, the longest counts.
+        """
         heads: dict[str, Head] = {}
-        for deleted in (False, True):
+        for deleted in (True, False):
+            standing: dict[str, Head] = {}
             query = Query(reverse=False, reserved=True, deleted=deleted)
             async for head in each_head(self._store, query):
-                heads |= _standing(head)
+                for uid, each in _standing(head).items():
+                    if uid not in standing or standing[uid].version < each.version:
+                        standing[uid] = each
+            heads |= standing
         return heads
 
     async def _compare(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:

@@ -47,7 +47,7 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class SessionNode(msgspec.Struct, frozen=True):
-    """A session in a graph. `phase` is None if it was deleted, erased or never came to be."""
+    """A session in a graph. `phase` is None if it was deleted, erased or never created."""
 
     key: Key
     phase: Phase | None = None
@@ -55,8 +55,7 @@ class SessionNode(msgspec.Struct, frozen=True):
 
 
 class SessionEdge(msgspec.Struct, frozen=True, order=True):
-    """From `source` to `target`: its child, fork or successor, what it refers to, merged or shares
-    with."""
+    """An edge from `source` to `target`: a child, fork, successor, reference, merge or share."""
 
     source: Key
     target: Key
@@ -64,7 +63,7 @@ class SessionEdge(msgspec.Struct, frozen=True, order=True):
 
 
 class SessionGraph(msgspec.Struct, frozen=True):
-    """The sessions that can be reached from `root`, nearest first, and how they hang together."""
+    """The sessions that can be reached from `root`, nearest first, and their edges."""
 
     root: Key
     nodes: tuple[SessionNode, ...]
@@ -95,14 +94,14 @@ class SessionGraph(msgspec.Struct, frozen=True):
             near[edge.target].append((edge, edge.source))
         shown: set[SessionEdge] = set()
         stack = [(0, _node_text(nodes[self.root]), self.root)]
-        told: set[Key] = set()
+        visited: set[Key] = set()
         while stack:
             depth, text, key = stack.pop()
-            again = key in told
+            again = key in visited
             yield depth, text + (" (above)" if again and near[key] else "")
             if again:
                 continue
-            told.add(key)
+            visited.add(key)
             below: list[tuple[int, str, Key]] = []
             for edge, other in near[key]:
                 if edge not in shown:
@@ -227,16 +226,16 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
 
 async def _edges_of(store: Store, head: Head) -> list[SessionEdge]:
     key = head.key
-    found: list[SessionEdge] = []
+    edges: list[SessionEdge] = []
     if (parent := parent_in(head.facts)) is not None:
-        found.append(SessionEdge(parent, key, "child"))
+        edges.append(SessionEdge(parent, key, "child"))
     if (origin := head.facts.get("parent")) is not None:
-        found.append(SessionEdge(key_in(origin), key, "fork"))
-    found += [SessionEdge(key, fork, "fork") for fork in await store.forks(key)]
+        edges.append(SessionEdge(key_in(origin), key, "fork"))
+    edges += [SessionEdge(key, fork, "fork") for fork in await store.forks(key)]
     async for event in _events(store, head, _READ):
         if event.data is not None:
-            found.append(_edge_in(key, event.type, event.data))
-    return found
+            edges.append(_edge_in(key, event.type, event.data))
+    return edges
 
 
 def _edge_in(key: Key, type: str, data: Any) -> SessionEdge:

@@ -163,7 +163,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One measurement: what it is of, and its values. docs/history.md lists the names."""
+    """One measurement: its name and its values. docs/history.md lists the names."""
 
     name: str
     values: Mapping[str, Any]

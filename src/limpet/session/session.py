@@ -37,6 +37,7 @@ from limpet.model import (
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import RESUMED, TERMINAL, PhaseEvent
 from limpet.model.facts.relations import RelationKind
 from limpet.model.facts.running.requests import (
@@ -71,7 +72,7 @@ from limpet.session.arguments import (
     own_key,
 )
 from limpet.session.blobs import SessionBlobs
-from limpet.session.conversing.conversation import read_messages
+from limpet.session.conversation.messages import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
@@ -91,14 +92,14 @@ if TYPE_CHECKING:
     from limpet.model.diff.merge import Policy
     from limpet.model.envelope.envelope import Format
     from limpet.security.receipts import Proof, Receipt
-    from limpet.session.conversing.context import Context, Count, Summarize
-    from limpet.session.conversing.shapes import Message, Shape
+    from limpet.session.conversation.context import Context, Count, Summarize
+    from limpet.session.conversation.shapes import Message, Shape
     from limpet.session.history.branches import MergedSession
     from limpet.session.history.rewind import Rewound
     from limpet.session.life.memory import Memory
     from limpet.session.relations import Relation
+    from limpet.session.schema.typed import Typed
     from limpet.session.sharing import ImportedContext, Shared
-    from limpet.session.typing.typed import Typed
 
 NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
 _TAIL: Final = 20
@@ -106,10 +107,10 @@ S = TypeVar("S", covariant=True)
 
 
 class Session(Handle, Generic[S]):
-    """A session, or a handle on one. A bound `actor` stands for appends that name none.
+    """A session, or a handle on one. The bound `actor` is used for appends that name none.
 
-    With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
-    `S` is what its state is: a State class that was given, or else a mapping.
+    With a `lease`, its writes are refused (SessionFenced) once the lease is no longer held. `S` is
+    the type of its state: the given State class, or else a mapping.
     """
 
     # A server may hold a hundred thousand: nothing is made before it is needed.
@@ -137,7 +138,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that everything written here is under, if any."""
+        """The lease that protects writes made here, if any."""
         return self._writer.lease
 
     @property
@@ -151,7 +152,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def isolation(self) -> Isolation:
-        """From whom it is kept apart, and which of its fields each agent has."""
+        """Who may use it besides its user, and the fields of each agent."""
         return self._writer.known.head.isolation
 
     @property
@@ -172,8 +173,8 @@ class Session(Handle, Generic[S]):
     def values(self) -> Mapping[str, Any]:
         """Session fields, app:, user: and temp: names in one read-only dict of plain values.
 
-        The session's own fields are those of `version`; app: and user: names are as last loaded
-        or written here (refresh reads them again).
+        The session's own fields are those of `version`; app: and user: names are as of the last
+        load or write here (refresh reads them again).
         """
         return self._writer.known.values
 
@@ -196,12 +197,12 @@ class Session(Handle, Generic[S]):
         head = self._writer.known.head
         if head.phase in TERMINAL:
             return "terminated"
-        found: StopReason | None = run_in(head.facts).get("stop")
-        return found
+        reason: StopReason | None = run_in(head.facts).get("stop")
+        return reason
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """The open requests of its turn: answer with confirm, answer or resolve, by its kind."""
+        """The open requests of its turn: use confirm, answer or resolve, depending on the kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
@@ -219,7 +220,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def tools(self) -> SessionTools:
-        """The tools that are bound."""
+        """The bound tools."""
         return SessionTools(self)
 
     @property
@@ -229,12 +230,12 @@ class Session(Handle, Generic[S]):
 
     @property
     def blobs(self) -> SessionBlobs:
-        """Large contents beside the log."""
+        """Large binary values stored beside the log."""
         return SessionBlobs(self._writer)
 
     @property
     def outcome(self) -> SessionOutcome:
-        """The outcome that the session is to achieve, and how far it is."""
+        """The outcome that the session should achieve, and its progress."""
         return SessionOutcome(self._writer)
 
     @property
@@ -254,10 +255,10 @@ class Session(Handle, Generic[S]):
     # --- reading -------------------------------------------------------------------------------
 
     async def refresh(self, *, tail: int = 20) -> Session[S]:
-        """Load the newest head, state and tail into this object. Raises SessionNotFound.
+        """Load the newest head, state and tail into this object.
 
-        SessionArchived, if its log was moved to the archive. Typed state of another MAJOR is
-        migrated, which is recorded. Raises MigrationError then.
+        Typed state of another MAJOR is migrated, which is recorded. Raises SessionNotFound,
+        SessionArchived if its log was archived, MigrationError.
         """
         await self._writer.load(tail=check_tail(tail))
         return self
@@ -265,7 +266,8 @@ class Session(Handle, Generic[S]):
     def envelope(self, *, format: Format = "json") -> bytes:
         """Return the session's own fields for another system: see limpet.envelope.
 
-        Raises SessionCorrupt if an event is damaged: what is not known would be vouched for.
+        Raises SessionCorrupt if an event is damaged, since the envelope would vouch for unknown
+        data.
         """
         from limpet.model.envelope import envelope as envelopes
 
@@ -292,10 +294,10 @@ class Session(Handle, Generic[S]):
     ) -> tuple[Event, ...]:
         """Return a page of the events with after < seq < before, the oldest first.
 
-        With reverse=True, or with `before` alone, the newest first: the page that ends there. Read
-        on with after= or before= the last seq of the page. `types` selects exact types or families
-        (`user.*`). A page of large events ends early, at about 16 MiB: it may hold fewer than
-        `limit` though more follow. Only an empty page is the end.
+        With reverse=True, or with `before` alone, the newest come first: the page that ends there.
+        Continue with after= or before= the last seq of the page. `types` selects exact types or
+        families (`user.*`). A page of large events ends early, at about 16 MiB, and may hold fewer
+        than `limit` though more follow. Only an empty page is the end.
         """
         after, before = check_seq(after), check_before(before)
         if reverse is None:
@@ -319,11 +321,11 @@ class Session(Handle, Generic[S]):
     ) -> AsyncGenerator[Event, None]:
         """Yield the events after seq `after` as they are recorded: in order, each once.
 
-        `types` selects exact types or families (`user.*`), as in read. Partial events come too,
-        from any process, unless partials=False: marked `partial`, with seq 0 and the id of the
-        event that will be recorded, never after it. They may be lost; recorded events never are.
-        Ends with SessionDeleted when the session is deleted, StoreClosed when Limpet is closed,
-        FollowerBehind when partials pile up unread.
+        `types` selects exact types or families (`user.*`), as in read. Partial events are included,
+        from any process, unless partials=False: they are marked `partial` and have seq 0 and the id
+        of the event that will be recorded; they never come after it. Partials may be lost; recorded
+        events never are. Ends with SessionDeleted when the session is deleted, StoreClosed when
+        Limpet is closed, FollowerBehind when unread partials pile up.
         """
         journal, after = self._writer.journal, check_seq(after)
         journal.check_open()
@@ -331,25 +333,24 @@ class Session(Handle, Generic[S]):
         return journal.hub.follow(self.key, after, check_types(types), partials=partials)
 
     async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
-        """Return the inputs that are not processed yet, the oldest first.
+        """Return the inputs that are not processed yet, the oldest first, from the store.
 
-        Inputs are user.* and system.* events, and those appended with input=True. Read from the
-        store. Who processes them calls again until nothing is left: a page of large ones ends
-        early, as that of `read` does. The cost grows with what is pending.
+        Inputs are user.* and system.* events, and those appended with input=True. A page of large
+        inputs ends early, as in `read`: call again until none are left. The cost grows with the
+        number of pending inputs.
         """
         return await self._writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
     async def messages(self, *, correlation_id: str | None = None) -> list[Message]:
-        """The whole conversation, the oldest message first; or one of several that the session
-        holds: what was recorded with this correlation_id.
+        """Return the whole conversation, the oldest message first; with `correlation_id`, only the
+        conversation that was recorded with it.
 
-        What was said to and by the model: messages, the calls that it made, and their results.
-        Approvals, questions of a turn and of the runtime are not part of it. Valid for every
-        model: each call is followed by exactly one result. A call whose result was never recorded
-        has one that says it was interrupted. A message that came while a turn ran stands where the
-        turn that took it up begins; until then, at the end. What a rewind took back is left out.
-        What the adapter of a framework recorded reads the same; what was popped, cleared or
-        rewound there is left out.
+        It has the messages to and from the model, the model's tool calls, and their results;
+        approvals and questions of a turn or the runtime are not part of it. It is valid for every
+        model: each call is followed by exactly one result, and a call whose result was never
+        recorded has one that says it was interrupted. A message that arrived during a turn stands
+        where the turn that processes it begins; until then, at the end. Messages undone by a
+        rewind, or popped, cleared or rewound by a framework's adapter, are left out.
         """
         return await read_messages(self.read, correlation_id)
 
@@ -366,14 +367,14 @@ class Session(Handle, Generic[S]):
     ) -> Context:
         """Return the conversation for a model, in the form of its API, within a budget of tokens.
 
-        The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
-        tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
-        counted as JSON); else four characters are taken for one. `summarize(messages)` returns a
-        text that stands for what fell out. `system` goes before everything. With `correlation_id`
-        only the conversation that was recorded with it. Raises InsufficientTokenBudget if what has
-        to be there does not fit.
+        The newest messages are kept, and those pinned by seq or recorded with "pinned": true. A
+        tool call stays with its result. `count(text)` counts the tokens of a text (a message is
+        counted as JSON); by default four characters are one token. `summarize(messages)` returns a
+        text that replaces the messages that were dropped. `system` comes first. With
+        `correlation_id`, only the conversation recorded with it. Raises InsufficientTokenBudget if
+        the required parts do not fit.
         """
-        from limpet.session.conversing.context import compile_context
+        from limpet.session.conversation.context import compile_context
 
         return await compile_context(
             self.key,
@@ -409,16 +410,16 @@ class Session(Handle, Generic[S]):
     ) -> Event:
         """Record one event and its changes to state, durably, or nothing.
 
-        Without `expect` it rebases: if the session moved on, the ops are checked on the newest
-        state and applied there. With `expect=n` it is recorded only if the session is at version
-        n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
-        True. An `input` is pending until it is processed, whatever its type. A `partial` event is
-        not recorded: it only reaches followers. Give it the `id` that the final event will have,
-        and count `attempt` up when you begin that event again.
+        Without `expect` it rebases: if the session has moved on, the ops are checked against the
+        newest state and applied to it. With `expect=n` it is recorded only if the session is at
+        version n, else SessionConflict. A repeated `id` returns the first record, with
+        `event.repeated` True. An `input` of any type is pending until it is processed. A `partial`
+        event is not recorded; only followers see it. Give it the `id` of the final event, and
+        increase `attempt` if you start that event again.
 
-        Typed state of another MAJOR than was loaded is not changed: raises MigrationError, or
-        migrates it first. SessionTyped if it would change typed state and this object has no State
-        class.
+        If typed state has another MAJOR than when it was loaded, it is migrated first or
+        MigrationError is raised. Raises SessionTyped if it would change typed state and this object
+        has no State class.
         """
         writer = self._writer
         draft = Draft(
@@ -474,16 +475,16 @@ class Session(Handle, Generic[S]):
     ) -> Event | None:
         """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
 
-        With a `type` the event is yours, with its data, and an empty dict records it alone; else
-        it is a state.updated. If the `id` was recorded before, the first record is returned and
-        `change` is not asked.
+        With a `type` the event is of that type, with your data, and an empty dict records just the
+        event; otherwise it is a state.updated. If the `id` was recorded before, the first record is
+        returned and `change` is not called.
 
-        If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
-        `change` is called again on the newest state; SessionConflict after too many tries. Going
-        through all names, or copying the state, notices new session fields, not new app: or user:
-        names. With typed state it returns an update as `apply` takes it, made again if anything
-        was written. SessionCorrupt if an event, or a name that was looked at, cannot be read: it
-        would be missing from what is computed.
+        If a name that `change` read or sets has changed meanwhile, `change` is called again on the
+        newest state; SessionConflict after too many tries. Iterating over all names, or copying the
+        state, notices new session fields but not new app: or user: names. With typed state it
+        returns an update as `apply` takes it, and is repeated if anything was written. Raises
+        SessionCorrupt if an event, or a name that was read, cannot be read: the result would miss
+        it.
         """
         check_change(change)
         by = self._writer.actor_or_none(actor)
@@ -527,12 +528,13 @@ class Session(Handle, Generic[S]):
         trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event | None:
-        """Update typed state through the reducers of its fields, as one event; None: no change.
+        """Update typed state through the reducers of its fields, as one event; None if nothing
+        changed.
 
-        Values are checked before anything is written (SchemaViolation). Where a reducer looks at
-        what the field holds and another writer was faster, it is done again on the newest state.
-        With a `type` the event is yours, with its data; else it is a state.updated. With
-        `expect=n` it is recorded only if the session is at version n, else SessionConflict.
+        Values are checked before anything is written (SchemaViolation). If a reducer reads a field
+        and another writer was faster, the update is repeated on the newest state. With a `type` the
+        event is of that type, with your data; otherwise it is a state.updated. With `expect=n` it
+        is recorded only if the session is at version n, else SessionConflict.
         """
         if self._writer.typed is None:
             raise InvalidInput(
@@ -558,13 +560,13 @@ class Session(Handle, Generic[S]):
         trace: Trace | None = None,
         input: bool = False,
     ) -> str:
-        """Queue an event without waiting; the id it will have. `await lp.flush()` records it.
+        """Queue an event without waiting and return its id. `await lp.flush()` records it.
 
-        Takes what append takes, except `expect`, `partial` and temp: names. The form of the event
-        is checked now, whether it fits the session when it is flushed. Until then it is in this
-        process only: a crash loses it, and neither `s.state` nor `s.version` nor a reader shows it.
-        Events of one session are recorded in their order, and before any later write to it. Raises
-        QueueFull when too much waits.
+        Takes the arguments of append, except `expect`, `partial` and temp: names. The event's form
+        is checked now, and whether it fits the session when it is flushed. Until then it exists
+        only in this process: a crash loses it, and `s.state`, `s.version` and readers do not show
+        it. Events of one session are recorded in order, and before any later write to it. Raises
+        QueueFull when too much is waiting.
         """
         draft = Draft(
             type=type,
@@ -585,11 +587,11 @@ class Session(Handle, Generic[S]):
         return self._writer.journal.queue.add(self.key, self._writer, prepared)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
-        """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
+        """Set labels; None removes one. Find sessions by their labels with lp.list(labels=…)."""
         return (await self.record(labeled(labels), actor=actor))[0]
 
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
-        """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
+        """Mark these inputs (pending user.* events) as processed. Raises NotPending."""
         return (await self.record(processed(seqs), actor=actor))[0]
 
     # --- answering -----------------------------------------------------------------------------
@@ -602,10 +604,10 @@ class Session(Handle, Generic[S]):
         note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Allow or deny what a turn asked for: a request of the kind "approval".
+        """Allow or deny what a turn asked for: a request of kind "approval".
 
-        When the approval is used, it is checked again: permission, phase, budget and deadline.
-        Raises RequestNotFound, RequestAnswered, RequestMismatch.
+        When the approval is used, permission, phase, budget and deadline are checked again. Raises
+        RequestNotFound, RequestAnswered, RequestMismatch.
         """
         _check_request(request_id)
         if not isinstance(allow, bool):
@@ -623,7 +625,7 @@ class Session(Handle, Generic[S]):
         is_error: bool = False,
         actor: str | None = None,
     ) -> Event:
-        """Bring the output of a tool that a turn asked for: a request of the kind "question".
+        """Provide the output of a tool that a turn asked for: a request of kind "question".
 
         Raises RequestNotFound, RequestAnswered, RequestMismatch.
         """
@@ -646,10 +648,10 @@ class Session(Handle, Generic[S]):
         """Settle an unknown effect or a mismatch. Pass exactly one of the three.
 
         `happened=result`: the effect was performed, and this is its result; not for a mismatch.
-        `run_again=True` performs the effect again under the same idempotency key; of a mismatch it
-        runs the turn again, with every check on. `give_up=True` raises EffectUnknown in the turn
-        (for a model's tool call it is an error result); of a mismatch it ends the turn, and its
-        inputs are processed. Raises RequestNotFound, RequestAnswered, RequestMismatch.
+        `run_again=True` performs the effect again under the same idempotency key; for a mismatch it
+        runs the turn again, with every check on. `give_up=True` raises EffectUnknown in the turn (a
+        model's tool call gets an error result); for a mismatch it ends the turn, and its inputs are
+        processed. Raises RequestNotFound, RequestAnswered, RequestMismatch.
         """
         _check_request(request_id)
         given = {"happened": happened is not UNSET, "run_again": run_again, "give_up": give_up}
@@ -666,9 +668,9 @@ class Session(Handle, Generic[S]):
         return await self._answer(RESOLUTION, data, actor)
 
     async def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event:
-        """Stop its turn: what it waits for is dropped, and its revisits.
+        """Stop its turn; open requests and revisits of the turn are dropped.
 
-        A running harness sees Interrupted at its next await. Works with no worker alive.
+        A running harness sees Interrupted at its next await. Works even if no worker is alive.
         """
         if note is not None and (not isinstance(note, str) or not note):
             raise InvalidInput("the note of an interrupt is a text that is not empty.")
@@ -688,13 +690,13 @@ class Session(Handle, Generic[S]):
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
     ) -> Session[S]:
-        """Return a new session that continues from an event of this one, the last by default.
+        """Return a new session that continues from an event of this one, by default the last.
 
-        Its history reads through to this one's and its seqs go on densely. Labels are only those
-        given; inputs that were pending here, timers and leases are not pending or set there. It has
-        the permissions, bound tools and timeouts that this session has now, and every limit of its
-        budget with nothing in it: `fork.grant` gives it something to spend. Nothing is written to
-        this session. The cost grows with the state, not with the history.
+        Its history includes this one's, and its seqs continue without a gap. It has only the given
+        labels, and no pending inputs, timers or leases. It has this session's current permissions,
+        bound tools and timeouts, and every limit of its budget set to zero: use `fork.grant`.
+        Nothing is written to this session. The cost grows with the state, not with the history.
+        Raises SessionMoved if this session is at another node.
         """
         from limpet.session.history.branches import record_fork
 
@@ -702,6 +704,7 @@ class Session(Handle, Generic[S]):
         journal, typed = writer.journal, writer.typed
         await writer.services.approved("read", self.key)
         head = await head_now(writer)
+        check_here(self.key, head.facts)  # what it goes on from is elsewhere
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
         creator = bound or DefaultActor(f"user:{key.user}")
@@ -715,10 +718,10 @@ class Session(Handle, Generic[S]):
     async def relate(
         self, other: Session[Any], kind: RelationKind, *, actor: str | None = None
     ) -> None:
-        """Record that `other` is its successor, its peer, or what it refers to (reference).
+        """Record that `other` is a successor, a peer or a reference of this session.
 
-        Both sessions record it in one commit, also if they have ended; again, nothing changes.
-        Raises SessionNotFound, SessionDeleted, SessionArchived.
+        Both sessions record it in one commit, even if they have ended; repeating it changes
+        nothing. Raises SessionNotFound, SessionDeleted, SessionArchived.
         """
         from limpet.session.relations import relate
 
@@ -727,8 +730,9 @@ class Session(Handle, Generic[S]):
     async def relations(self, kind: RelationKind | None = None) -> tuple[Relation, ...]:
         """Return its relations to other sessions, of one kind or all, the oldest first.
 
-        Seen from either end: `direction` is "to", "from" or "both". One whose other end was
-        deleted stays. Children are in `runs`, forks and merges in `history`, all in `lp.graph`.
+        They are visible from both ends: `direction` is "to", "from" or "both". A relation to a
+        deleted session stays. Children are in `runs`, forks and merges in `history`, all of them in
+        `lp.graph`.
         """
         from limpet.session.relations import check_kind, relations_of
 
@@ -744,11 +748,11 @@ class Session(Handle, Generic[S]):
         ttl: timedelta | None = None,
         actor: str | None = None,
     ) -> Shared:
-        """Let another session of the same app and user use top-level fields of this one.
+        """Share top-level fields of this session with another session of the same app and user.
 
-        A snapshot has the values of now; live ones follow this session, until unshare, `ttl` or
-        the end of either session. With access="write" the other may set them. Both record it in
-        one commit. Raises CrossSessionAccessDenied.
+        A snapshot has the current values; live fields follow this session until unshare, `ttl` or
+        the end of either session. With access="write" the other session may set them. Both record
+        it in one commit. Raises CrossSessionAccessDenied.
         """
         from limpet.session.sharing import share
 
@@ -770,7 +774,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def shared(self) -> Mapping[str, Shared]:
-        """The shares that others granted to this session, by id."""
+        """The shares that other sessions granted to this one, by id."""
         from limpet.session.sharing import received_shares
 
         return received_shares(self._writer.known.head)
@@ -780,7 +784,7 @@ class Session(Handle, Generic[S]):
     ) -> ImportedContext:
         """Return the values of a share, with the version of each field. Raises ShareNotFound.
 
-        `at_least` waits until the source, or each field that it names, has this version.
+        With `at_least` it waits until the source, or each named field, has reached this version.
         """
         from limpet.session.sharing import SharedReader
 
@@ -791,7 +795,7 @@ class Session(Handle, Generic[S]):
     async def follow_shared(self, id: str) -> AsyncGenerator[ImportedContext, None]:
         """Yield the values of a share, and again after each change, until the share ends.
 
-        Changes that come faster than they are taken are yielded as one; none goes backwards.
+        Changes that arrive faster than they are consumed are combined; versions never go backwards.
         """
         from limpet.session.sharing import SharedReader
 
@@ -807,10 +811,10 @@ class Session(Handle, Generic[S]):
         expect: Mapping[str, int] | None = None,
         actor: str | None = None,
     ) -> Mapping[str, int]:
-        """Set fields of the source of a share with access="write". Return their new versions.
+        """Set fields of the source of a share with access="write"; return their new versions.
 
-        Only if they still have the versions in `expect`, by default those that this object last
-        read: else SessionConflict. Both sessions record it in one commit. Raises ShareNotFound,
+        Raises SessionConflict unless they still have the versions in `expect`, by default those
+        that this object last read. Both sessions record it in one commit. Raises ShareNotFound,
         CrossSessionAccessDenied.
         """
         from limpet.session.sharing import SharedReader
@@ -834,15 +838,15 @@ class Session(Handle, Generic[S]):
     async def rewind(
         self, when: When, *, messages: bool = True, actor: str | None = None
     ) -> Rewound:
-        """Make the state what it was at a place in the history, by one event; nothing is deleted.
+        """Set the state back to a place in the history, by one event; nothing is deleted.
 
-        The session's own fields become exactly those of then. An app: or user: name that only this
-        session changed since goes back to what it was before; those that another session changed
-        too are left, and named in `left`. Labels, timers, inputs and phase stay. The conversation
-        goes back too: `messages` and `context` leave out what lies between `when` and the rewind,
-        unless messages=False. An input that is still pending is shown once a turn takes it up. If
-        state and conversation are the same nothing is recorded. A rewind can be rewound. Raises
-        TurnUnderway while a turn runs or is paused: interrupt it first.
+        The session's own fields become exactly what they were. An app: or user: name that only this
+        session has changed since is set back too; names that another session changed are left, and
+        listed in `left`. Labels, timers, inputs and phase stay. The conversation is rewound too:
+        `messages` and `context` leave out everything between `when` and the rewind, unless
+        messages=False. A pending input is shown once a turn processes it. If state and conversation
+        are unchanged nothing is recorded. A rewind can be rewound. Raises TurnUnderway while a turn
+        runs or is paused: interrupt it first.
         """
         from limpet.session.history.rewind import rewind
 
@@ -861,13 +865,13 @@ class Session(Handle, Generic[S]):
         policies: Mapping[str | Path, Policy] | None = None,
         actor: str | None = None,
     ) -> MergedSession:
-        """Take in what another session changed since the two last agreed, by one event.
+        """Merge what another session changed since the two last agreed, as one event.
 
-        They last agreed at the last merge between them, or else where one forked the other, or
-        both forked a third. Where only one side changed a place, its change is taken; where both
-        did, `policy` decides (limpet.LastWriter, Priority, any function of a Conflict), at or below
-        a path the policy in `policies`. MergeConflict has all `conflicts` that are left, and
-        nothing is recorded then. Nothing is written to the other session, and app: and user: names
+        They last agreed at the last merge between them, otherwise where one forked the other or
+        both forked a third. A place changed by only one side takes that change; where both changed
+        it, `policy` decides (limpet.LastWriter, Priority, any function of a Conflict), or the entry
+        of `policies` for that path or one above it. MergeConflict lists all remaining `conflicts`,
+        and nothing is recorded. Nothing is written to the other session, and app: and user: names
         are never merged. If the other has nothing new, nothing is recorded.
         """
         from limpet.model.diff.merge import escalate
@@ -891,11 +895,11 @@ class Session(Handle, Generic[S]):
     async def checkpoint(
         self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
     ) -> CheckpointRef:
-        """Make a verifiable place to come back to, and return its ref. Never changes the version.
+        """Create a verifiable restore point and return its ref. Never changes the version.
 
-        A `full` one keeps the state itself, an incremental one its seq and checksum: the log is
-        the rest. None: as the policy of the app says, by default every tenth is full. It stays
-        until `unpin` lets it go. Raises SessionCorrupt while an event cannot be read.
+        A `full` one stores the state itself, an incremental one its seq and checksum; the log has
+        the rest. By default the app's policy decides; without one, every tenth is full. It is kept
+        until `unpin`. Raises SessionCorrupt if an event cannot be read.
         """
         from limpet.session.history.checkpoint_log import CheckpointRequest
         from limpet.session.history.checkpoints import checkpoint
@@ -908,7 +912,7 @@ class Session(Handle, Generic[S]):
     # --- its life ------------------------------------------------------------------------------
 
     async def activate(self, *, actor: str | None = None) -> Transition:
-        """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
+        """Start the work, from init or resumed. Raises InvalidTransition, GuardFailed."""
         from limpet.session.life.transitions import load_to_move
 
         await load_to_move(self._writer, "activate")
@@ -916,11 +920,12 @@ class Session(Handle, Generic[S]):
         return (await self._move(event, actor=actor))[-1]
 
     async def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
-        """Stop the work for a while. Inputs are recorded and wait; other writes are refused."""
+        """Pause the work. Inputs are recorded and wait; other writes are refused."""
         return (await self._move("suspend", reason=reason, actor=actor))[-1]
 
     async def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition:
-        """Go on: resumed and active again in one commit; only resumed with activate=False.
+        """Continue a suspended session: resumed and active in one commit; activate=False only
+        resumes.
 
         For the whole protocol, with tools, memory and retrieval, use lp.resume(key).
         """
@@ -928,22 +933,22 @@ class Session(Handle, Generic[S]):
         return (await self._move(*events, actor=actor))[-1]
 
     async def complete(self, output: Any = None, *, actor: str | None = None) -> Transition:
-        """End it: the work is done. Raises GuardFailed unless all exit criteria hold and every
-        child has ended."""
+        """End the session: its work is done. Raises GuardFailed unless all exit criteria hold and
+        every child has ended."""
         more = {} if output is None else {"output": output}
         return (await self._move("complete", actor=actor, more=more))[-1]
 
     async def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
-        """End it before the work is done: compensations run, then cleanup hooks, in order."""
+        """End the session early: compensations run, then cleanup hooks, in order."""
         return (await self._move("terminate", reason=reason, actor=actor))[-1]
 
     async def archive(self, *, actor: str | None = None) -> Transition:
-        """Move it to the archive: from completed or terminated.
+        """Move a completed or terminated session to the archive.
 
-        Its log becomes one verified file there; then its rows leave the store, and its head stays
-        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is.
-        Interrupted, it is finished by the next call, or the next sweep. Raises InvalidTransition
-        once there is nothing to finish, GuardFailed, ArchiveFailed.
+        Its log becomes one verified file there; then its rows are removed from the store, and its
+        head stays listed. Without an archive (limpet.open(url, archive=…)) the log stays where it
+        is. An interrupted call is finished by the next call or sweep. Raises InvalidTransition if
+        there is nothing to finish, GuardFailed, ArchiveFailed.
         """
         from limpet.session.life.archive import archive_session
 
@@ -954,8 +959,8 @@ class Session(Handle, Generic[S]):
     # --- what can be proven --------------------------------------------------------------------
 
     async def receipt(self) -> Receipt:
-        """A signed statement of where the session stands: its version, its link, and the root of a
-        Merkle tree over its events. Of a completed session, the one that was signed then.
+        """Return a signed statement of the session's version, its link, and the root of a Merkle
+        tree over its events. For a completed session it is the one signed at completion.
 
         Check it with limpet.check_receipt and lp.keys.public_key. Raises KeysMissing.
         """
@@ -965,9 +970,8 @@ class Session(Handle, Generic[S]):
         return await signing.receipt(await head_now(self._writer))
 
     async def prove(self, seq: int, *, version: int | None = None) -> Proof:
-        """Proof that an event is covered by a receipt of this version, the present one if not
-        given. It holds this event and shows no other. Raises KeysMissing, InvalidInput.
-        """
+        """Return the proof that an event is covered by the receipt of this version, by default the
+        current one. It contains this event and no other. Raises KeysMissing, InvalidInput."""
         await self._writer.services.approved("read", self.key)
         signing = provenance_of(self._writer.journal, "prove")
         await self._writer.services.approved("read", self.key)

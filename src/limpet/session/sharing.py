@@ -27,10 +27,12 @@ from limpet.errors import (
     ShareNotFound,
 )
 from limpet.model import Commit, Head, Key, checksum, described, ops as op, scope_of, to_time
-from limpet.model.facts.phases import TERMINAL
+from limpet.model.facts.moves import DEPARTED, departure
+from limpet.model.facts.phases import TERMINAL, TRANSITIONS
 from limpet.model.facts.relations import key_in
 from limpet.model.facts.shares import (
     SHARED_FIELDS_MAX,
+    UNSHARED,
     ShareAccess,
     ShareSync,
     ShareTerms,
@@ -49,10 +51,11 @@ from limpet.session.writer import Writer
 from limpet.store.protocol import Loaded
 
 _GONE: Final[tuple[type[LimpetError], ...]] = (SessionNotFound, SessionDeleted, SessionErased)
+_ENDS: Final = (*TRANSITIONS, UNSHARED, DEPARTED)  # events of the target that may end a share
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A share: which fields of `source` the session `target` may use, and how."""
+    """A share: the fields of `source` that the session `target` may use, and how."""
 
     id: str
     source: Key
@@ -66,10 +69,10 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 class ImportedContext(msgspec.Struct, frozen=True):
-    """The values of a share: now if it is live, then if it is a snapshot.
+    """The values of a share: current ones if it is live, those of its creation if it is a snapshot.
 
-    A field that the source does not have is not there. `versions` has the version of each field: it
-    rises with every change, also if the value returns.
+    Fields that the source does not have are missing. `versions` has the version of each field,
+    which rises with every change, even if the value returns to an earlier one.
     """
 
     values: Mapping[str, Any]
@@ -151,7 +154,9 @@ async def unshare(source: Writer, id: str, actor: str) -> None:
         there = (await _load(journal, target)).head
     except _GONE:
         there = None
-    if there is not None and there.uid == event.data["target"]["uid"]:
+    # One that has departed takes nothing more, and reads the share nowhere else.
+    away = there is not None and departure(there.facts) is not None
+    if there is not None and there.uid == event.data["target"]["uid"] and not away:
         if id not in shares_in(there.facts):
             return
         commits.append(Commit(target, (other,), uid=there.uid))
@@ -219,6 +224,7 @@ class SharedReader:
     def __init__(self, target: Writer, id: str) -> None:
         self._target, self._id = target, _check_id(id)
         self._journal = target.journal
+        self._own_version = 0  # of the own head in which the share was seen last
 
     async def read(self, at_least: Mapping[str, int] | int | None) -> ImportedContext:
         """Return its values, once they have at least these versions. Raises ShareNotFound."""
@@ -287,6 +293,7 @@ class SharedReader:
         terms: FrozenDict | None = shares_in(head.facts).get(self._id)
         if terms is None or self._ended(head, terms):
             raise ShareNotFound(self._id)
+        self._own_version = head.version
         return terms
 
     async def _head(self, terms: FrozenDict) -> Head:
@@ -294,6 +301,7 @@ class SharedReader:
         head = await head_now(self._target)
         if self._id not in shares_in(head.facts) or self._ended(head, terms):
             raise ShareNotFound(self._id)
+        self._own_version = head.version
         return head
 
     def _ended(self, target: Head, terms: FrozenDict) -> bool:
@@ -307,7 +315,9 @@ class SharedReader:
             loaded = await _load(self._journal, key_in(source))
         except _GONE:
             raise ShareNotFound(self._id) from None
-        if loaded.head.uid != source["uid"] or loaded.head.phase in TERMINAL:
+        head = loaded.head
+        # What a source that has departed left here is not what it is now.
+        if head.uid != source["uid"] or head.phase in TERMINAL or departure(head.facts) is not None:
             raise ShareNotFound(self._id)
         return loaded
 
@@ -348,16 +358,34 @@ class SharedReader:
         )
 
     async def _changed(self, terms: FrozenDict, version: int) -> None:
-        """Return when the source has an event beyond `version`, or the share expires."""
+        """Return when the source has an event beyond `version`, or the share may have ended: it
+        expires, or one of the two sessions ends."""
         expires_us = terms.get("expires_us")
         left = None if expires_us is None else (expires_us - self._journal.now_us()) / 1e6
-        key = key_in(terms["source"])
-        with suppress(TimeoutError, *_GONE):
-            async with asyncio.timeout(None if left is None else max(left, 0)):
-                events = self._journal.hub.follow(key, version, partials=False)
-                async with aclosing(events):
-                    async for _ in events:
-                        return
+        source, own = key_in(terms["source"]), self._target.known.key
+        waits = (
+            asyncio.ensure_future(self._next(source, version, None)),
+            asyncio.ensure_future(self._next(own, self._own_version, _ENDS)),
+        )
+        try:
+            done, _ = await asyncio.wait(
+                waits,
+                timeout=None if left is None else max(left, 0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        for wait in done:
+            with suppress(*_GONE):
+                wait.result()
+
+    async def _next(self, key: Key, version: int, types: tuple[str, ...] | None) -> None:
+        """Return when a session has an event, of these types, beyond a version."""
+        events = self._journal.hub.follow(key, version, types, partials=False)
+        async with aclosing(events):
+            await anext(events)
 
 
 def _check_at_least(at_least: object, fields: Sequence[str]) -> None:

@@ -134,12 +134,12 @@ class Tokens:
         lifetime: timedelta = _LIFETIME,
         address: str | None = None,
     ) -> Issued:
-        """Make a token for a session: `token = await tokens.issue(key, principal)`.
+        """Issue a token for a session: `token = await tokens.issue(key, principal)`.
 
-        It is good for `lifetime`, 15 minutes at most, and from `address` alone if one is given.
+        It is valid for `lifetime`, at most 15 minutes, and only from `address` if one is given.
         Awaited, it is bound to the session that has this key now: SessionNotFound, SessionDeleted
-        or SessionErased if there is none. It can also be used as it is, without await: then its
-        first check binds it. Who may use it is decided at every check, not here.
+        or SessionErased if there is none. Without await it can be used as it is, and its first
+        check binds it. Every check decides who may use it.
         """
         if not isinstance(principal, Principal):
             raise InvalidInput(f"principal is a limpet.Principal, not {described(principal)}.")
@@ -175,13 +175,13 @@ class Tokens:
         nonce: str | None = None,
         session_id: str | None = None,
     ) -> Claims:
-        """Let a request in, or raise why not; the audit has every refusal before the caller does.
+        """Check a request; the audit has every refusal before the caller does.
 
         Raises, in this order, TokenInvalid, TokenExpired, TokenRevoked, TokenSessionInvalid,
         TokenUserMismatch, TokenAddressMismatch, RateLimited, RequestSuspicious, TokenReplayed; then
         AccessDenied if the operation needs another scope. `nonce` is a text that the client uses
-        once. `session_id` is that of the request: TokenUserMismatch if the token is for another
-        session. A sensitive operation rotates the token: answer with `claims.rotated`, if it is
+        once. `session_id` is the session of the request: TokenUserMismatch if the token is for
+        another one. A sensitive operation rotates the token: send `claims.rotated` back if it is
         set.
         """
         check_name("an operation", operation)
@@ -197,11 +197,11 @@ class Tokens:
             raise
 
     async def rotate(self, token: str) -> str:
-        """Replace a token; the old one is good for another 30 seconds.
+        """Replace a token; the old one stays valid for 30 seconds.
 
-        The new one has the same lifetime and expires 12 hours after the first of its chain at the
-        latest: TokenExpired once that has passed. A token is replaced once: TokenRevoked if it was
-        before. Raises as the first four steps of `check` do.
+        The new one has the same lifetime and expires at most 12 hours after the first of its chain
+        (TokenExpired afterwards). A token is replaced once: TokenRevoked if it was replaced before.
+        Raises as the first four steps of `check` do.
         """
         payload: TokenPayload | None = None
         try:
@@ -219,8 +219,8 @@ class Tokens:
     async def revoke(self, token: str, *, chain: bool = False) -> None:
         """Refuse a token from now on, in every process. Repeating it is harmless.
 
-        With chain=True also every other token that was rotated from the same first one. Raises
-        TokenInvalid if the token is not one of this store.
+        With chain=True, every other token rotated from the same first one is refused too. Raises
+        TokenInvalid if the token does not belong to this store.
         """
         journal_of(self._lp).check_open()
         try:

@@ -22,6 +22,7 @@ from limpet.session.arguments import (
     key_of,
 )
 from limpet.session.loggers import SESSION, lease_lost
+from limpet.session.performed import ask_server, server_of
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.leases import Leases
@@ -161,6 +162,9 @@ class StoreWork:
 
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
+        if (server := server_of(self._journal)) is not None:
+            swept: Swept = await ask_server(server, "sweep", limit)
+            return swept
         return await Sweep(*await self._services.sweeping()).run(limit)
 
     def _leases(self) -> Leases:

@@ -33,6 +33,7 @@ from limpet.errors import (
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
 from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
+from limpet.model.facts.view import Facts
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_fact
@@ -46,8 +47,8 @@ from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
     from limpet.security.access import SessionView
-    from limpet.session.typing.typed import Typed
-    from limpet.session.typing.upgrade import Upgrade
+    from limpet.session.schema.typed import Typed
+    from limpet.session.schema.upgrade import Upgrade
 
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
@@ -227,7 +228,7 @@ class Writer:
         place = None if head is None else archive_place(head.facts)
         return None if place is None or self.known.uid not in (None, place["uid"]) else head
 
-    # --- for the queue: see `queueing.queue` ---------------------------------------------------
+    # --- for the queue: see `append_queue` ------------------------------------------------------
 
     def terms(self) -> object | None:
         """Under which conditions it writes; None with a State class, which checks what it has."""
@@ -487,6 +488,8 @@ class Handle:
         self.actor = check_actor(actor)  # migrates, if a load has to
         if services.guard is not None:
             self.actor = services.guard.actor(self.actor)
+        else:
+            self.actor = services.journal.bound_actor(self.actor)
         self._writer = Writer(
             services, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
         )
@@ -524,6 +527,23 @@ class Handle:
 def writer_of(session: Handle) -> Writer:
     """Return the writer of a session, for the rest of the package."""
     return session._writer
+
+
+async def append_unloaded(
+    services: Services, key: Key, drafts: Sequence[Draft]
+) -> tuple[tuple[Event, ...], Facts]:
+    """Record events that change no state, of a session that nobody has loaded, all or nothing:
+    them, and the facts of its head afterwards. As `append_many` of a new handle, without one: a
+    server records most of what it is sent this way.
+    """
+    journal = services.journal
+    prepared = tuple([journal.prepare(draft, None) for draft in drafts])
+    commit = Commit(key, prepared, None, None, _NONE, UNSET, True, None)
+    (committed,) = await journal.commit((commit,))
+    facts = committed.head.facts
+    if facts and roused_us(facts) is not None:
+        await services.resume_on_input(key)
+    return committed.events, facts
 
 
 # --- loading -------------------------------------------------------------------------------------

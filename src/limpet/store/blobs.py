@@ -16,6 +16,7 @@ import msgspec
 
 from limpet.errors import SessionCorrupt, SessionEnded
 from limpet.model import Head, Key
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.limits import BLOB_CHUNK_BYTES
 from limpet.store.coding.codec import Codec, Damaged
@@ -63,8 +64,9 @@ class Blobs(Protocol):
 
         If the session itself has this content already, that blob is returned and the upload is
         dropped. `fence` as in a commit: SessionFenced. `at` is the version it was put at, if that
-        was in another store; without it a session that has ended takes none (SessionEnded), so that
-        a file of its log has all of its blobs. The caller vouches for hash and size.
+        was in another store; without it a session that has ended or departed takes none
+        (SessionEnded, SessionMoved), so that a file of its log has all of its blobs, and so has the
+        store that it went to. The caller vouches for hash and size.
         """
         ...
 
@@ -112,7 +114,8 @@ class KeepsBlobs(Protocol):
 
 
 def check_open(head: Head) -> None:
-    """Raise SessionEnded if a session takes no more blobs."""
+    """Raise SessionEnded or SessionMoved if a session takes no more blobs."""
+    check_here(head.key, head.facts)
     if head.phase in TERMINAL:
         raise SessionEnded(head.key, head.phase)
 
@@ -219,13 +222,13 @@ class BlobVerifier:
 
     def problem(self) -> str | None:
         """Return the problem of the blob, once all its chunks were added; None if there is none."""
-        found = self._problem
-        if not found and self.number != self._blob.chunks:
-            found = f"has {self.number} chunks of {self._blob.chunks}"
-        elif not found:
+        problem = self._problem
+        if not problem and self.number != self._blob.chunks:
+            problem = f"has {self.number} chunks of {self._blob.chunks}"
+        elif not problem:
             same = self._size == self._blob.size and self._content.digest() == self._row.hash
-            found = "" if same else "has another content than its hash says"
-        return f"{self._row.hash.hex()[:16]}… {found}" if found else None
+            problem = "" if same else "has another content than its hash says"
+        return f"{self._row.hash.hex()[:16]}… {problem}" if problem else None
 
 
 class _Opens(Protocol):

@@ -11,6 +11,7 @@ import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
 from limpet.model import EMPTY, FrozenDict, Key, unfit
+from limpet.model.facts.phases import ACTIVE, PHASES
 from limpet.model.facts.running.waiting import open_request
 from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
 from limpet.store.overview import WaitingPlace, WaitingQuery
@@ -143,6 +144,8 @@ def check(query: Query) -> None:
         raise InvalidQuery(
             "order='key' is for an app, or an app and a user, without labels: name the app"
         )
+    if query.phase not in (None, *PHASES):
+        raise InvalidQuery(f"phase is one of {', '.join(PHASES)}, not {query.phase!r}")
     if not isinstance(query.prefix, str) or len(query.prefix) > KEY_PART_CHARS_MAX:
         raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
     by_key = query.order == "key" or query.deleted
@@ -156,30 +159,43 @@ def _check_deleted(query: Query) -> None:
     """A tombstone keeps its key and its times, and nothing else to go by."""
     if query.order != "created":
         raise InvalidQuery("deleted sessions come in the order of their keys: leave out the order")
-    if query.labels or query.schema_version is not None:
+    if query.labels or query.schema_version is not None or query.phase is not None:
         raise InvalidQuery(
-            "a deleted session has neither labels nor a schema version: name an app or a user"
+            "a deleted session has neither labels, a phase nor a schema version: name an app or a "
+            "user"
         )
 
 
-def passes(query: Query, created_us: int, updated_us: int, schema_version: str | None) -> bool:
+def by_phase(query: Query) -> bool:
+    """True if the index of phases serves it: its rows come in the order of the rows."""
+    asks = query.phase not in (None, ACTIVE) and query.order == "created"
+    return asks and query.user is None and not query.labels
+
+
+def passes(
+    query: Query, created_us: int, updated_us: int, schema_version: str | None, phase: str
+) -> bool:
     """True if a head that was met passes the filters that its order does not go by."""
     return (
         (query.created_after_us is None or created_us > query.created_after_us)
         and (query.created_before_us is None or created_us < query.created_before_us)
         and (query.updated_after_us is None or updated_us > query.updated_after_us)
         and (query.schema_version is None or schema_version == query.schema_version)
+        and query.phase in (None, phase)
     )
 
 
 def filters(query: Query) -> bool:
     """True if a page may have to pass over heads of the range it reads."""
     times = [query.created_after_us, query.created_before_us, query.updated_after_us]
+    if by_phase(query):
+        return query.schema_version is not None or any(time is not None for time in times)
     if query.order == "created":  # the range that is read is between these two
         times[:2] = []
     elif query.order == "updated":
         times[2:] = []
-    return query.schema_version is not None or any(time is not None for time in times)
+    asked = (query.schema_version, query.phase, *times)
+    return any(each is not None for each in asked)
 
 
 def labels(wanted: Mapping[str, Any] | None) -> FrozenDict:

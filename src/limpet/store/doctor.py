@@ -29,7 +29,10 @@ _ADVICE: Final = {
     "indexes": "Keep a copy, then restore the whole store from a backup. Do not write to the "
     "store before.",
 }
-_UNSEALED: Final = "Call lp.maintenance.doctor() in a program that opens the store with its seal."
+_UNSEALED: Final = (
+    "Pass --keys (or LIMPET_KEYS). With a seal of your own, call lp.maintenance.doctor() in a "
+    "program that opens the store with it."
+)
 _SHOWN: Final = 3
 
 

@@ -48,7 +48,7 @@ def compare(kept: Ledger, ledger: Ledger) -> Iterator[Finding]:
         yield Finding("erasure", _differ(kept.erased, ledger.erased))
 
 
-def _differ(kept: int, found: int) -> str:
-    if kept == found:
+def _differ(kept: int, counted: int) -> str:
+    if kept == counted:
         return "is not in the store's ledger"
-    return f"rows are missing or too many: {found:,} where the store's ledger has {kept:,}"
+    return f"rows are missing or too many: {counted:,} where the store's ledger has {kept:,}"

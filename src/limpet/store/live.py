@@ -195,9 +195,9 @@ class MemoryChannel:
         self._ends.add(self)
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        found = tuple([partial for partial in self._inbox if wanted(partial.key)])
+        partials = tuple([partial for partial in self._inbox if wanted(partial.key)])
         self._inbox.clear()
-        return found
+        return partials
 
     def keep(self, keys: Container[Key]) -> None:
         """Drop the partials of all sessions but these."""

@@ -34,9 +34,9 @@ from limpet.errors import (
     InvalidURL,
     StoreUnopened,
 )
+from limpet.store.jobs import Pace
 from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.writer import Pace
 from limpet.store.system import in_thread, of_system
 
 if TYPE_CHECKING:
@@ -55,20 +55,23 @@ async def open_store(
     check: Checked | None = None,
     token: str | None = None,
     tls: TLS | None = None,
+    seal_for: str | None = None,
 ) -> Store:
     """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError.
 
-    `token` and `tls` are for http:// and https:// URLs: the key to enter with, and how the server's
-    certificate is checked.
+    `token`, `tls` and `seal_for` are for http:// and https:// URLs: the key to enter with, how the
+    server's certificate is checked, and the public key of its store, for which calls are sealed.
     """
     scheme = scheme_of(url)
     backend = BACKENDS.get(scheme)
     if scheme in SERVED:
         if seal is not None or check is not None:
             raise InvalidInput("a server has its own seal and checks. Pass them to limpet serve.")
-        return await _open_served(url, token, tls)
-    if token is not None or tls is not None:
-        raise InvalidInput("token and tls are for http:// and https:// URLs. Leave them out.")
+        return await _open_served(url, token, tls, seal_for)
+    if token is not None or tls is not None or seal_for is not None:
+        raise InvalidInput(
+            "token, tls and seal_for are for http:// and https:// URLs. Leave them out."
+        )
     if connections is not None and (backend is None or not backend.has_connections):
         raise InvalidInput("connections are those to a server. Leave them out for this store.")
     if backend is None:
@@ -85,7 +88,7 @@ async def look_at(url: str, *, seal: Seal | None = None, token: str | None = Non
     """
     backend = BACKENDS.get(scheme_of(url))
     if backend is SERVER:
-        return await _open_served(url, token, None)
+        return await _open_served(url, token, None, None)
     if backend is None:
         raise _unknown_scheme(url)
     await backend.refuse_missing(url)
@@ -488,16 +491,16 @@ def _refuse_server_restore(_: str) -> None:
 # --- a server of ours, whose client is an extra --------------------------------------------------
 
 
-async def _open_served(url: str, token: str | None, tls: TLS | None) -> Store:
+async def _open_served(url: str, token: str | None, tls: TLS | None, seal_for: str | None) -> Store:
     from limpet.store.remote.store import open_remote  # it says which extra is missing
 
-    return await open_remote(url, token=token, tls=tls)
+    return await open_remote(url, token=token, tls=tls, seal_for=seal_for)
 
 
 async def _open_plain(
     url: str, seal: Seal | None, connections: int | None = None, check: Checked | None = None
 ) -> Store:
-    return await _open_served(url, None, None)
+    return await _open_served(url, None, None, None)
 
 
 def _refuse_served_restore(url: str) -> None:

@@ -38,15 +38,15 @@ class PageBytes:
 
 def within(room: PageBytes, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """Those that fit. Asks for none that does not."""
-    found: list[tuple[T, int]] = []
+    page: list[tuple[T, int]] = []
     used = room.used
     for pair in sized:
-        found.append(pair)
+        page.append(pair)
         used += pair[1]
         if used >= READ_PAGE_BYTES_MAX:
             break
     room.used = used
-    return found
+    return page
 
 
 def newest(sized: Sequence[tuple[T, int]], tail: int) -> list[tuple[T, int]]:

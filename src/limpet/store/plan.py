@@ -152,7 +152,7 @@ class Plan:
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
-        if len(commits) == 1 and (answer := self._add_plain(commits[0])) is not None:
+        if len(commits) == 1 and (answer := self.add_plain(commits[0])) is not None:
             return (answer,)
         records, writes, pins = len(self.records), len(self.writes), len(self.pins)
         self._undo.clear()
@@ -176,8 +176,10 @@ class Plan:
                     kept[key] = before
             raise
 
-    def _add_plain(self, commit: Commit) -> Committed | None:
-        """The common case on the hot path: one new plain event, no conditions. Else None."""
+    def add_plain(self, commit: Commit) -> Committed | None:
+        """The common case on the hot path: one new plain event of a session that is there, and no
+        conditions. It adds one record and nothing else. None if the commit is anything else, and
+        then nothing was planned."""
         if (
             len(commit.drafts) != 1
             or commit.expect is not None
@@ -300,8 +302,8 @@ class Plan:
 
     def _planned_event(self, key: Key, id: str) -> Event | None:
         """Return the event that this plan has recorded under an id that the caller chose."""
-        found = self.by_chosen_id.get((key, id))
-        return None if found is None else whole(found).event
+        planned = self.by_chosen_id.get((key, id))
+        return None if planned is None else whole(planned).event
 
     def _twice(self, key: Key, draft: Prepared) -> Event | None:
         """The record that a draft before it, in this plan, made under its id."""
@@ -378,6 +380,8 @@ class Plan:
             if adopts:
                 return
             raise SessionNotFound(base.parent)
+        if not adopts:
+            check_here(base.parent, parent.head.facts)
         link = self._view.link_at(base.parent, base.floor)
         if link is None and 0 < base.floor <= parent.head.floor:
             return  # the parent began there on a session that is gone: there is nothing to compare

@@ -40,6 +40,7 @@ from limpet.model import (
     Texts,
     to_time,
 )
+from limpet.model.facts.phases import Phase
 
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
@@ -209,9 +210,11 @@ class Store(Protocol):
 
         Order "created" is for everything, an app, a user, and labels (`indexed_labels` of a head);
         order "updated" for an app or a user; order "key" for an app or a user, with a prefix of the
-        id for a user. created_after, created_before, updated_after and schema_version go with each.
-        What the order goes by bounds the range that is read; the others are applied to what is met
-        in it, at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it
+        id for a user. created_after, created_before, updated_after, schema_version and phase go
+        with each. A phase other than active, of everything or of an app, has an index of its own in
+        order "created": sessions then come in the order in which this store received them. What the
+        order goes by bounds the range that is read; the others are applied to what is met in it, at
+        most WALK_MAX heads a page: then the page is short and its cursor leads on. So it
         is with `deleted`. Paging through order "created" meets every session that exists throughout
         exactly once.
 
@@ -307,7 +310,7 @@ class Store(Protocol):
 
 
 class FeedEntry(msgspec.Struct, frozen=True):
-    """One event in the feed, and the position to go on from once it was dealt with."""
+    """One event of the feed, and the position to resume from once it is handled."""
 
     position: str
     key: Key
@@ -380,8 +383,32 @@ class SingleHeads(Protocol):
     """The ability to read the head of one session without its state."""
 
     async def head(self, key: Key) -> Head:
-        """The head of a living session. Needs no keys. Raises as `Store.load` does."""
+        """The head of a living session. Raises as `Store.load` does.
+
+        A store with keys raises SessionCorrupt if those of the session do not vouch for the head.
+        """
         ...
+
+
+class Traffic:
+    """The bytes of calls and answers since a link was made: as they are, and as they travelled."""
+
+    __slots__ = ("plain", "sent")
+
+    def __init__(self) -> None:
+        self.plain = self.sent = 0
+
+    def count(self, plain: int, sent: int) -> None:
+        self.plain += plain
+        self.sent += sent
+
+
+@runtime_checkable
+class Travels(Protocol):
+    """A store elsewhere, to which everything travels."""
+
+    @property
+    def traffic(self) -> Traffic: ...
 
 
 @runtime_checkable
@@ -391,6 +418,21 @@ class ActsAs(Protocol):
     def actor_for(self, actor: str | None) -> str | None:
         """Who acts if the caller names this one: the principal, where nobody was named or where a
         DefaultActor stands that it may not be."""
+        ...
+
+
+@runtime_checkable
+class Performs(Protocol):
+    """A store elsewhere, opened by a principal, whose server performs verbs for that principal:
+    those that the system finishes behind the guard. See `session.performed`."""
+
+    async def perform(self, verb: str, arguments: bytes) -> bytes:
+        """Perform a verb that changes something; its encoded result. Raises what the verb raises,
+        and InvalidInput if the server does not perform it."""
+        ...
+
+    async def consult(self, verb: str, arguments: bytes) -> bytes:
+        """The same for a verb that only reads. It may be repeated."""
         ...
 
 
@@ -420,6 +462,15 @@ class Names(Protocol):
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         """The newest version of each name of one owner, deleted ones too. From one instant."""
+        ...
+
+
+@runtime_checkable
+class UidIndex(Protocol):
+    """The ability to find logs by their uid, which whoever begins one has chosen."""
+
+    async def keys_with(self, uid: str) -> tuple[Key, ...]:
+        """The keys of the living logs with this uid: of one, unless it is on its way."""
         ...
 
 
@@ -631,12 +682,13 @@ class MarkingSeal(Seal, Protocol):
         """
         ...
 
-    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
-        """A MAC of where a session stands, for its head; see `allows_plain`."""
+    def mac(self, head: Head) -> bytes:
+        """A MAC of a head, to be kept beside it: of its key, version, link and facts. Its uid is
+        ready; see `allows_plain`."""
         ...
 
-    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
-        """True if `mac` is that of this place, or there is none and the head is from before the
+    def holds(self, head: Head, mac: bytes | None) -> bool:
+        """True if `mac` is that of this head, or there is none and the head is from before the
         store was sealed. This and `open` raise KeyRenewed for a key that another process made."""
         ...
 
@@ -761,16 +813,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     created_before_us: int | None = None
     updated_after_us: int | None = None
     schema_version: str | None = None
+    phase: Phase | None = None
     prefix: str = ""  # of the id, in order "key" or of deleted ones, of one user
     deleted: bool = False
     reserved: bool = False
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """Some heads, or other items, and where the next page begins (None: there is none).
+    """A page of heads or other items; `cursor` is None on the last page.
 
-    While there is a cursor a page may be short, even empty: a filter passed over many sessions, or
-    states are large.
+    A page with a cursor may be short or even empty: a filter skipped many sessions, or states are
+    large.
     """
 
     items: tuple[Item, ...]
@@ -790,9 +843,9 @@ class ErasedSession(msgspec.Struct, frozen=True):
 
 
 class ErasureCertificate(msgspec.Struct, frozen=True):
-    """A signed statement: this was erased, then and by whom. See `limpet.check_certificate`.
+    """A signed statement of what was erased, when and by whom. See `limpet.check_certificate`.
 
-    It names nobody who was erased: sessions and users are there as hashes.
+    It contains no names: sessions and users appear only as hashes.
     """
 
     subject: Literal["session", "user"]
@@ -868,7 +921,7 @@ class Erasures(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it should be, and where."""
+    """A problem that a check found, and its location."""
 
     where: str
     problem: str
@@ -908,7 +961,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """The result of a restore, and where it left what could not be replaced cleanly."""
+    """The result of a restore, and the locations of what could not be replaced cleanly."""
 
     report: Report  # of the verification of what is in place now
     aside: Path | None  # None: there was nothing, or it was closed and replaced
@@ -919,7 +972,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing a doctor looked at: what was found and, where it is not well, what to do."""
+    """One check of a doctor: the result and, if there is a problem, the next step."""
 
     name: str
     found: str
@@ -943,16 +996,20 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """No problem was found. Warnings, and what was skipped, are for those who read them."""
+        """True if no problem was found. Warnings and skipped checks do not count."""
         return all(check.severity != "problem" for check in self.checks)
 
     @property
     def counted(self) -> str:
         """How many checks there are, and of which kind, for people."""
-        found = [check.severity for check in self.checks]
-        told = f"{plural(len(found), 'check')}, {plural(found.count('problem'), 'problem')}"
-        told += f", {plural(found.count('warning'), 'warning')}"
-        return told + (f", {found.count('skipped')} skipped" if "skipped" in found else "")
+        severities = [check.severity for check in self.checks]
+        text = (
+            f"{plural(len(severities), 'check')}, {plural(severities.count('problem'), 'problem')}"
+        )
+        text += f", {plural(severities.count('warning'), 'warning')}"
+        return text + (
+            f", {severities.count('skipped')} skipped" if "skipped" in severities else ""
+        )
 
     def __str__(self) -> str:
         """Return a line for people: the problems, and the counts."""

@@ -81,13 +81,13 @@ class Scopes(Mapping[str, ScopeValue]):
         What could not be read is taken over again: perhaps it can be read now.
         """
         kept = newer.unread() if isinstance(newer, Scopes) else newer
-        found = {
+        learned = {
             name: value
             for name, value in kept.items()
             if value.version > self.version(name) - (self.damage(name) is not None)
         }
-        self._kept |= found
-        return bool(found)
+        self._kept |= learned
+        return bool(learned)
 
 
 Sizes: TypeAlias = Mapping[str, int]  # the stored bytes of each name; DELETED: it was deleted

@@ -48,7 +48,7 @@ EVENT_BYTES: Final = 600  # on disk, of an event of about 500 bytes: W6 of docs/
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a tier costs, in any currency: for one write, one read, a byte for a second."""
+    """A tier's prices, in any currency: for one write, one read, and a byte for a second."""
 
     write: float
     read: float
@@ -71,7 +71,7 @@ PRICES: Final[dict[Tier, Price]] = {
 
 
 class TierCost(msgspec.Struct, frozen=True):
-    """What one tier would cost, and whether it is durable enough."""
+    """The cost of one tier, and whether it is durable enough."""
 
     tier: Tier
     cost: float
@@ -81,8 +81,7 @@ class TierCost(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The tier to take, the form of its URL, its cost over the retention, and all that were
-    compared."""
+    """The chosen tier, the form of its URL, its cost over the retention, and all tiers compared."""
 
     tier: Tier
     url_form: str
@@ -174,7 +173,7 @@ def _check_amount(name: str, value: object) -> None:
 
 def _checked(prices: Mapping[str, Price] | None) -> Mapping[Tier, Price]:
     """Given prices, by tier. Raises InvalidInput."""
-    found: dict[Tier, Price] = {}
+    checked: dict[Tier, Price] = {}
     for name, price in (prices or {}).items():
         if name not in TIERS or not isinstance(price, Price):
             raise InvalidInput(
@@ -182,5 +181,5 @@ def _checked(prices: Mapping[str, Price] | None) -> Mapping[Tier, Price]:
             )
         for part in ("write", "read", "byte_second"):
             _check_amount(f"the {part} price of {name}", getattr(price, part))
-        found[name] = price
-    return found
+        checked[name] = price
+    return checked

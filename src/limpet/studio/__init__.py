@@ -11,7 +11,7 @@ import getpass
 import http.client
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,17 +23,26 @@ from limpet.session.limpet import Limpet
 from limpet.store.remote.address import Address
 from limpet.store.system import in_thread
 
+if TYPE_CHECKING:  # it loads numpy
+    from limpet.analytics.analytics import Analytics
+
 _SECONDS: Final = 12.0  # for a server to say who its key is
 
 
 @asynccontextmanager
 async def studio(
-    lp: Limpet, *, host: str = "127.0.0.1", port: int = 0, principal: Principal | None = None
+    lp: Limpet,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    principal: Principal | None = None,
+    analytics: Analytics | None = None,
 ) -> AsyncIterator[str]:
     """Serve the studio of an open Limpet on this machine; the link for one browser.
 
     What is done there is recorded with the person as actor: whoever is logged in here, as an
     admin. For a Limpet of a server, `principal` is who its key is: that server decides.
+    `analytics` are folded when their page is looked at.
     """
     acting = lp
     if principal is None:
@@ -41,7 +50,9 @@ async def studio(
         acting = lp.acting_as(principal)
     admin = principal.role == "admin"
     gate = LinkGate(Caller(acting, principal.id, principal.app, principal.user, admin, principal))
-    async with serving(lp, host=host, port=port, caller_of=gate) as url:
+    async with serving(
+        lp, host=host, port=port, caller_of=gate, analytics=analytics, folds=True
+    ) as url:
         yield f"{url}/studio#token={gate.new_token()}"
 
 
@@ -51,11 +62,11 @@ async def principal_at(address: Address) -> Principal:
     if status == 401:
         raise EntryRefused(address.url, "its key is missing or not accepted")
     try:
-        found = msgspec.json.decode(body, type=_Me)
+        me = msgspec.json.decode(body, type=_Me)
     except msgspec.DecodeError:
         reason = "it does not say who its key is; it may be older than this program"
         raise StoreUnopened(address.url, reason) from None
-    return Principal(found.id, role=found.role, app=found.app, user=found.user)
+    return Principal(me.id, role=me.role, app=me.app, user=me.user)
 
 
 class _Me(msgspec.Struct):

@@ -58,10 +58,10 @@ async def fork(store: Store, of: Key, parent: Key, floor: int, *more: Prepared) 
 
 async def recorded(store: RecordStore, of: Key) -> tuple[ChainedEvent, ...]:
     """A session's own events, just as they were recorded."""
-    found: list[ChainedEvent] = []
-    while page := await store.records(of, after=_last(found), limit=ALL):
-        found += [opened(each) for each in page]
-    return tuple(found)
+    events: list[ChainedEvent] = []
+    while page := await store.records(of, after=_last(events), limit=ALL):
+        events += [opened(each) for each in page]
+    return tuple(events)
 
 
 def opened(record: ChainedEvent) -> ChainedEvent:
@@ -105,5 +105,5 @@ def adoption(of: Key, records: Sequence[ChainedEvent], base: Base | None = None)
 
 
 def plain(events: Sequence[Event]) -> list[tuple[object, ...]]:
-    """What chains cover of events, comparable between stores."""
+    """Return the chained part of events, comparable between stores."""
     return [(e.seq, e.id, e.type, e.actor, e.at_us, e.data, e.ops, e.link) for e in events]

@@ -9,7 +9,7 @@ from limpet.store.protocol import KeyOwner, Place, Seal
 
 
 async def _nothing(owners: Sequence[KeyOwner]) -> None:
-    """What happens before keys are fetched or destroyed, unless a test has it otherwise."""
+    """Called before keys are fetched or destroyed; a test may replace it."""
 
 
 class WatchedSeal:

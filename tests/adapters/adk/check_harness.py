@@ -17,6 +17,7 @@ from google.genai import types
 import limpet
 from limpet.adapters.adk import as_harness
 from tests.support.harness_kill import killed_and_run_again
+from tests.support.harness_stream import streamed
 
 performed: list[str] = []
 heard: list[list[Any]] = []
@@ -155,6 +156,15 @@ async def test_a_transfer_goes_on_in_the_turn(
     assert (session.stop_reason, performed) == ("end_turn", ["refund"])
     tools = [message for message in await session.messages() if message.role == "tool"]
     assert [message.parts[0]["name"] for message in tools] == ["transfer_to_agent", "refund"]
+
+
+async def test_a_stream_is_seen_by_followers(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """Pieces of text are partials, and the whole is one message."""
+    pieces = await streamed(lp, session, as_harness(agent("look")))
+    assert pieces == ["done: ", "paid twice"]
+    assert (await session.messages())[-1].text == "done: paid twice"
 
 
 def test_a_kill_between_two_calls_repeats_neither(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from agent_framework_ag_ui import AGUIThreadSnapshot, AGUIThreadSnapshotStore
 import limpet
 from limpet.adapters.agent_framework import LimpetHistoryProvider, LimpetThreadSnapshotStore
 from limpet.errors import InvalidInput
+from tests.adapters.agent_framework.writer import COUNT
+from tests.support.race import NAMES, race
+from tests.support.switching import run_switching
 
 TALK = [
     Message("user", ["What is here?"]),
@@ -75,6 +79,32 @@ async def test_racing_runs_lose_no_message(lp: limpet.Limpet) -> None:
     assert sorted(texts[::2], key=int) == [str(n) for n in range(10)]
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Stores that several processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/x.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+async def test_two_processes_lose_nothing(shared_url: str) -> None:
+    """Runs of two processes on one new session are all there, whole and in order."""
+    race("tests.adapters.agent_framework.writer", shared_url)
+    provider = LimpetHistoryProvider(shared_url)
+    said = [message.text for message in await provider.get_messages("s1")]
+    assert all(a == b for a, b in zip(said[::2], said[1::2], strict=True))
+    for name in NAMES:
+        mine = [text for text in said[::2] if text.startswith(name)]
+        assert mine == [f"{name} {number}" for number in range(COUNT)]
+    threads = LimpetThreadSnapshotStore(shared_url)
+    snapshot = await threads.get(scope="ada", thread_id="t1")
+    assert snapshot is not None
+    assert snapshot.state in [{"last": f"{name} {COUNT - 1}"} for name in NAMES]
+    await provider.close()
+    await threads.close()
+
+
 async def test_the_latest_snapshot_of_a_thread_is_kept(lp: limpet.Limpet) -> None:
     """By scope and thread; a growing conversation is stored once."""
     store = LimpetThreadSnapshotStore(lp)
@@ -97,3 +127,15 @@ async def test_the_latest_snapshot_of_a_thread_is_kept(lp: limpet.Limpet) -> Non
     await store.save(**place, snapshot=snapshot)
     await store.clear(scope="ada")
     assert await store.get(**place) is None
+
+
+async def test_the_page_shows_how_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/agent-framework.md: a second process goes on with the messages of the first."""
+    monkeypatch.chdir(tmp_path)
+    for sent in (1, 3):
+        names = await run_switching("agent-framework.md", {"Agent": Agent, "client": Echo()})
+        session = names["agent"].create_session(session_id="s1")
+        assert (await names["agent"].run("hello", session=session)).text == f"{sent} messages"
+        await names["history"].close()

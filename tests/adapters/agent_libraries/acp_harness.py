@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import limpet
@@ -21,6 +22,9 @@ async def model(request: limpet.ModelRequest) -> Any:
     elif "refund" in str(last["content"]):
         call = {"index": 0, "id": "p1", "name": "refund", "arguments": '{"order": 7}'}
         yield limpet.Piece(tool=call)
+    elif last["content"] == "wait":
+        yield limpet.Piece(text="One moment. ")
+        await asyncio.Event().wait()  # until it is stopped
     else:
         for piece in ("Hel", "lo."):
             yield limpet.Piece(text=piece)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks.inmemory_task_store import InMemoryTaskStore
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InvalidParamsError
 
 import limpet
 from limpet.adapters.a2a import LimpetTaskStore
+from tests.support.switching import run_switching
 
 CONTEXT = ServerCallContext()
 
@@ -104,3 +107,29 @@ async def test_savers_at_once_leave_one_whole_task(store: LimpetTaskStore) -> No
         each.artifacts.append(pb.Artifact(artifact_id=f"{n}"))
     await asyncio.gather(*(store.save(each, CONTEXT) for each in tasks))
     assert await store.get("t1", CONTEXT) in tasks
+
+
+async def test_a_task_of_more_than_a_thousand_messages_goes_on(lp: limpet.Limpet) -> None:
+    """Each save has the whole history, of which only the end is new."""
+    store, saved = LimpetTaskStore(lp), task(1)
+    for first in (0, 1_500):
+        saved.history.extend(
+            message(f"x{n}", pb.ROLE_AGENT, f"{n} 🦪") for n in range(first, first + 1_500)
+        )
+        await store.save(saved, CONTEXT)
+    assert await store.get("t1", CONTEXT) == saved
+    session = await lp.get("a2a", "anonymous", "t1")
+    assert len(await session.messages()) == 3_001
+
+
+async def test_the_page_shows_how_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/a2a.md: the SDK's own handler on our store."""
+    monkeypatch.chdir(tmp_path)
+    given = {"DefaultRequestHandler": DefaultRequestHandler, "executor": None}
+    names = await run_switching("a2a.md", {**given, "card": pb.AgentCard()})
+    await names["tasks"].save(task(1), CONTEXT)
+    request = pb.GetTaskRequest(id="t1")
+    assert await names["handler"].on_get_task(request, CONTEXT) == task(1)
+    await names["tasks"].close()

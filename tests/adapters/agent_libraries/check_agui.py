@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +29,10 @@ def refund(order: int) -> str:
     return f"receipt {order}"
 
 
+WATCHED: list[asyncio.Event] = []  # set once a screen has seen the model being asked
+PIECES = {"paint": ('{"color"', ': "re', 'd"}'), "look": ("",)}  # arguments, as they come
+
+
 async def model(request: limpet.ModelRequest) -> Any:
     """Scripted by what the user said last."""
     last = request.messages[-1]
@@ -38,6 +44,15 @@ async def model(request: limpet.ModelRequest) -> Any:
         yield limpet.Piece(
             tool={"index": 0, "id": "p1", "name": "refund", "arguments": '{"order": 7}'}
         )
+    elif said.startswith("pieces"):
+        await WATCHED[-1].wait()  # pieces that nobody follows yet come with the recorded call
+        yield limpet.Piece(reasoning="I think.")
+        yield limpet.Piece(text="I paint. ")
+        for n, (name, fragments) in enumerate(PIECES.items()):
+            for fragment in fragments:
+                tool = {"index": n, "id": f"p{n}", "name": name, "arguments": fragment}
+                yield limpet.Piece(tool=tool)
+        yield limpet.Piece(text=" Now.")
     elif said.startswith("color"):
         yield limpet.Piece(
             tool={"index": 0, "id": "p2", "name": "paint", "arguments": '{"color": "red"}'}
@@ -64,8 +79,10 @@ async def harness(turn: limpet.Turn) -> None:
 
 
 @asynccontextmanager
-async def screen() -> AsyncIterator[tuple[limpet.Limpet, httpx.AsyncClient]]:
-    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+async def screen(
+    store: str = "memory://",
+) -> AsyncIterator[tuple[limpet.Limpet, httpx.AsyncClient]]:
+    async with limpet.open(store) as lp, serving(lp, dev=True) as url:
         worker = limpet.Worker(lp, harness, app="support", signals=False)
         working = asyncio.create_task(worker.run())
         try:
@@ -93,6 +110,8 @@ async def events(client: httpx.AsyncClient, body: dict[str, Any], stop: int = 0)
             if line.startswith("data: "):
                 EVENTS.validate_json(line[6:])
                 seen.append(json.loads(line[6:]))
+                if seen[-1] == {"type": "STEP_STARTED", "stepName": "m0"} and WATCHED:
+                    WATCHED[-1].set()
                 if len(seen) == stop:
                     break
     return seen
@@ -219,6 +238,205 @@ async def test_a_tool_of_the_screen_is_run_by_the_screen() -> None:
         assert text_of(seen) == "Done: painted"
 
 
+async def test_arguments_of_a_call_are_streamed_as_they_come() -> None:
+    """Under the id that the call is recorded by; each call is begun and ended once."""
+    tools = [
+        {"name": name, "description": "Of the screen.", "parameters": {"type": "object"}}
+        for name in PIECES
+    ]
+    WATCHED.append(asyncio.Event())
+    async with screen() as (lp, client):
+        seen = await events(client, asked(("u1", "pieces"), tools=tools))
+        session = await lp.get("support", "ada", "t1")
+        uses = [e for e in await session.read(limit=1_000) if e.type == "agent.tool_use"]
+        starts = [each for each in seen if each["type"] == "TOOL_CALL_START"]
+        assert [each["toolCallName"] for each in starts] == ["paint", "look"]
+        assert {each["toolCallId"] for each in starts} == {e.data["request_id"] for e in uses}
+        assert len({each["parentMessageId"] for each in starts}) == 1
+        for start, wanted in zip(starts, ({"color": "red"}, {}), strict=True):
+            id = start["toolCallId"]
+            deltas = [
+                e["delta"] for e in seen if e["type"] == "TOOL_CALL_ARGS" and e["toolCallId"] == id
+            ]
+            assert json.loads("".join(deltas)) == wanted
+            assert len(deltas) == (3 if wanted else 1)
+            ended = {"type": "TOOL_CALL_END", "toolCallId": id}
+            assert seen.count(ended) == 1
+        first = types(seen).index("TOOL_CALL_ARGS")
+        model = seen.index({"type": "STEP_FINISHED", "stepName": "m0"})
+        assert first < model  # before the message was recorded
+        assert text_of(seen) == "I paint. "
+        snapshot = [each for each in seen if each["type"] == "MESSAGES_SNAPSHOT"][-1]
+        assert "I paint.  Now." in [each.get("content") for each in snapshot["messages"]]
+
+
+COPILOTKIT = """{
+  "threadId": "t1",
+  "runId": "6f1c2f5e-2f0a-4c3f-9a55-0d6f3a6f7c11",
+  "protocolVersion": "1.0",
+  "state": {"cart": [{"sku": "tea", "count": 2}]},
+  "messages": [
+    {"id": "ck-instructions", "role": "developer", "content": "Answer briefly."},
+    {"id": "ck-1", "role": "user", "content": "color"}
+  ],
+  "tools": [
+    {
+      "name": "paint",
+      "description": "Change the color of the page.",
+      "parameters": {
+        "type": "object",
+        "properties": {"color": {"type": "string", "description": "A CSS color"}},
+        "required": ["color"],
+        "additionalProperties": false
+      }
+    }
+  ],
+  "context": [
+    {"description": "The page that the user sees", "value": "{\\"path\\": \\"/cart\\"}"}
+  ],
+  "forwardedProps": {"config": {"locale": "en"}, "streamSubgraphs": true}
+}"""
+
+
+async def test_a_request_of_copilotkit_runs_its_tool_on_the_page() -> None:
+    """Sent as CopilotKit sends it: instructions, a page's tool and context, and its own state."""
+    async with screen() as (lp, client):
+        body = json.loads(COPILOTKIT)
+        RunAgentInput.model_validate(body)
+        seen = await events(client, body)
+        assert seen[1]["type"] == "STATE_SNAPSHOT"
+        (pending,) = seen[-1]["outcome"]["pendingToolCallIds"]
+        state = seen[1]["snapshot"]
+        for each in seen:
+            state = patched(state, each["delta"]) if each["type"] == "STATE_DELTA" else state
+        assert state["cart"] == [{"sku": "tea", "count": 2}]
+        call = {"id": pending, "type": "function"}
+        call["function"] = {"name": "paint", "arguments": '{"color": "red"}'}
+        body["messages"] += [
+            {"id": "ck-a", "role": "assistant", "toolCalls": [call]},
+            {"id": "ck-r", "role": "tool", "toolCallId": pending, "content": '{"ok": true}'},
+        ]
+        body |= {"runId": "second", "state": state}
+        again = await events(client, body)
+        assert again[-1]["outcome"] == {"type": "success"}
+        session = await lp.get("support", "ada", "t1")
+        sent = session.state["agui"]
+        assert sent["context"][0]["value"] == '{"path": "/cart"}'
+        assert sent["forwarded_props"]["config"] == {"locale": "en"}
+        said = [(m.role, m.text) for m in await session.messages() if m.text]
+        assert said[:2] == [("system", "Answer briefly."), ("user", "color")]
+
+
+async def test_an_approval_that_expires_says_when() -> None:
+    """expiresAt is the deadline that the harness gave, and a child's life is a subagent's."""
+
+    async def helper(turn: limpet.Turn) -> None:
+        await turn.say("checked")
+
+    async def careful(turn: limpet.Turn) -> None:
+        child = await turn.delegate("helper", "Check it.", title="Checker")
+        await child.result()
+        await turn.approve("pay", {"sum": 3}, deadline=timedelta(hours=1), otherwise="deny")
+        await turn.say("paid")
+
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        workers = [
+            limpet.Worker(lp, careful, app="support", signals=False),
+            limpet.Worker(lp, helper, app="helper", signals=False),
+        ]
+        working = [asyncio.create_task(worker.run()) for worker in workers]
+        async with httpx.AsyncClient(base_url=url, headers=PLACE, timeout=60) as client:
+            seen = await events(client, asked(("u1", "pay")))
+            (interrupt,) = seen[-1]["outcome"]["interrupts"]
+            session = await lp.get("support", "ada", "t1")
+            (request,) = session.blocked_on
+            assert datetime.fromisoformat(interrupt["expiresAt"]) == request.deadline
+            began = [each for each in seen if each["type"] == "SUBAGENT_STARTED"]
+            ended = [each for each in seen if each["type"] == "SUBAGENT_FINISHED"]
+            assert [each["name"] for each in began] == ["Checker"]
+            assert [each["subagentRunId"] for each in ended] == [began[0]["subagentRunId"]]
+            answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": True}
+            seen = await events(client, asked(("u1", "pay"), run="r2", resume=[answer]))
+            assert text_of(seen) == "paid"
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*working)
+
+
+@asynccontextmanager
+async def served(*harnesses: tuple[str, Any]) -> AsyncIterator[tuple[limpet.Limpet, Any]]:
+    """A server with a worker for each app, and a screen of `support`."""
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        workers = [
+            limpet.Worker(lp, each, app=app, retries=0, signals=False) for app, each in harnesses
+        ]
+        working = [asyncio.create_task(worker.run()) for worker in workers]
+        async with httpx.AsyncClient(base_url=url, headers=PLACE, timeout=60) as client:
+            yield lp, client
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*working)
+
+
+async def test_a_child_that_is_ended_is_an_error_of_a_subagent() -> None:
+    """SUBAGENT_ERROR, under the id that the child was begun with; the run itself goes on."""
+
+    async def helper(turn: limpet.Turn) -> None:
+        await turn.ask("which order?")
+
+    async def careful(turn: limpet.Turn) -> None:
+        child = await turn.delegate("helper", "Check it.", title="Checker")
+        await child.result()
+        await turn.say("I could not check it.")
+
+    async with served(("support", careful), ("helper", helper)) as (lp, client):
+        running = asyncio.create_task(events(client, asked(("u1", "check"))))
+        async with aclosing(lp.watch(app="helper")) as entries:
+            async for entry in entries:
+                if entry.event.type == "session.status_idle":
+                    await (await lp.get(entry.key)).terminate()
+                    break
+        seen = await running
+        began = [each for each in seen if each["type"] == "SUBAGENT_STARTED"]
+        failed = [each for each in seen if each["type"] == "SUBAGENT_ERROR"]
+        assert [each["subagentRunId"] for each in failed] == [began[0]["subagentRunId"]]
+        assert text_of(seen) == "I could not check it."
+        assert seen[-1]["outcome"] == {"type": "success"}
+
+
+async def test_a_run_that_fails_or_is_stopped_says_so() -> None:
+    """RUN_ERROR with the reason, and RUN_FINISHED as cancelled."""
+    waiting = asyncio.Event()
+
+    async def agent(turn: limpet.Turn) -> None:
+        if turn.inputs[-1].data["text"] == "wait":
+            waiting.set()
+            await asyncio.Event().wait()
+        raise RuntimeError("no such order")
+
+    async with served(("support", agent)) as (lp, client):
+        seen = await events(client, asked(("u1", "fail")))
+        assert seen[-1]["type"] == "RUN_ERROR"
+        assert "no such order" in seen[-1]["message"]
+        body = asked(("u2", "wait"), run="r2") | {"threadId": "t2"}
+        running = asyncio.create_task(events(client, body))
+        await waiting.wait()
+        session = await lp.get("support", "ada", "t2")
+        await session.interrupt()
+        assert (await running)[-1]["outcome"] == {"type": "cancelled"}
+
+
+async def test_state_and_history_outlive_the_server(tmp_path: Path) -> None:
+    """Another server on the same file begins where the thread stands."""
+    place = f"sqlite:///{tmp_path}/threads.db"
+    async with screen(place) as (_, client):
+        await events(client, asked(("u1", "Ada"), state={"theme": "dark"}))
+    async with screen(place) as (_, client):
+        seen = await events(client, asked(("u1", "Ada"), run="r2"))
+        assert [m["content"] for m in seen[1]["messages"]] == ["Ada", "Hello, Ada."]
+        assert seen[2]["snapshot"] == {"theme": "dark", "turns": 1, "log": ["turn"]}
+
+
 async def test_bad_requests_are_refused_and_record_nothing() -> None:
     async with screen() as (lp, client):
         for body in ({}, {"threadId": "", "runId": "r", "messages": []}, [1]):
@@ -226,9 +444,102 @@ async def test_bad_requests_are_refused_and_record_nothing() -> None:
         bad = asked(("u1", "x"))
         bad["messages"][0]["content"] = 7
         assert (await client.post("/agui", json=bad)).status_code == 400
-        assert [e.type for e in await lp.session("support", "ada", "t1").read()] == [
-            "session.created"
+        assert await lp.find("support", "ada", "t1") is None
+
+
+async def test_a_message_that_comes_while_an_approval_waits_does_not_hang() -> None:
+    """It is recorded, the run ends with the same interrupt, and the answer lets both go on."""
+    async with screen() as (_, client):
+        seen = await events(client, asked(("u1", "refund please")))
+        (interrupt,) = seen[-1]["outcome"]["interrupts"]
+        said = (("u1", "refund please"), ("u2", "Bob"))
+        again = await events(client, asked(*said, run="r2", state={"theme": "dark"}))
+        assert [each["id"] for each in again[-1]["outcome"]["interrupts"]] == [interrupt["id"]]
+        assert {"op": "add", "path": "/theme", "value": "dark"} in [
+            op for each in again if each["type"] == "STATE_DELTA" for op in each["delta"]
         ]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"allow": True}}
+        last = await events(client, asked(*said, run="r3", resume=[answer]))
+        assert last[-1]["outcome"] == {"type": "success"}
+        results = [each for each in last if each["type"] == "TOOL_CALL_RESULT"]
+        assert [each["content"] for each in results] == ["receipt 7"]
+
+
+async def test_a_screens_state_comes_with_its_answers_and_never_with_a_repeat() -> None:
+    """A page that only reloads may know an older state: it sets nothing."""
+    async with screen() as (lp, client):
+        seen = await events(client, asked(("u1", "refund please"), state={"theme": "dark"}))
+        (interrupt,) = seen[-1]["outcome"]["interrupts"]
+        await events(client, asked(("u1", "refund please"), run="r2", state={"turns": 0}))
+        session = await lp.get("support", "ada", "t1")
+        assert session.state["turns"] == 1
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": True}
+        body = asked(("u1", "refund please"), run="r3", state={"theme": "light"}, resume=[answer])
+        seen = await events(client, body)
+        assert seen[-1]["outcome"] == {"type": "success"}
+        await session.refresh()
+        assert session.state["theme"] == "light"
+        body["state"] = {"theme": "dark"}
+        await events(client, body)  # sent again: it was answered, so nothing is new
+        await session.refresh()
+        assert session.state["theme"] == "light"
+
+
+@pytest.mark.parametrize("name", ["app:price", "user:name", "temp:x"])
+async def test_a_screen_sets_fields_of_its_thread_only(name: str) -> None:
+    """Names that other sessions read are not the screen's."""
+    async with screen() as (lp, client):
+        answer = await client.post("/agui", json=asked(("u1", "Ada"), state={name: 1}))
+        assert answer.status_code == 400
+        assert await lp.find("support", "ada", "t1") is None
+
+
+async def test_a_tools_result_is_not_an_approval() -> None:
+    """A `tool` message under the id of an approval is passed over: the approval stays open."""
+    async with screen() as (_, client):
+        seen = await events(client, asked(("u1", "refund please")))
+        (interrupt,) = seen[-1]["outcome"]["interrupts"]
+        body = asked(("u1", "refund please"), run="r2")
+        result = {"role": "tool", "toolCallId": interrupt["id"], "content": '{"allow": true}'}
+        body["messages"].append({"id": "x1", **result})
+        again = await events(client, body)
+        assert again[-1]["outcome"]["interrupts"] == [interrupt]
+
+
+async def test_a_thread_of_more_than_a_thousand_messages_goes_on() -> None:
+    """A screen sends its whole history with each run."""
+    async with screen() as (lp, client):
+        await events(client, asked(("u0", "Ada")))
+        session = await lp.get("support", "ada", "t1")
+        old = [(f"o{n}", f"message {n}") for n in range(1_200)]
+        for first in range(0, len(old), 400):
+            part = old[first : first + 400]
+            await session.append_many(
+                [limpet.Draft(type="agent.noted", data={"text": text}, id=id) for id, text in part],
+                actor="agent:main",
+            )
+        seen = await events(client, asked(("u0", "Ada"), *old, ("u1", "Bob"), run="r2"))
+        assert text_of(seen) == "Hello, Bob."
+
+
+async def test_a_thread_that_is_deleted_in_mid_run_ends_with_an_error_of_the_protocol() -> None:
+    """Whoever streams it reads RUN_ERROR, and the thread is not brought back."""
+    WATCHED.append(asyncio.Event())
+    async with screen() as (lp, client):
+        seen: list[Any] = []
+        async with client.stream("POST", "/agui", json=asked(("u1", "pieces"))) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    seen.append(EVENTS.validate_json(line[6:]))
+                    if (seen[-1].type, getattr(seen[-1], "step_name", "")) == (
+                        "STEP_STARTED",
+                        "m0",
+                    ):
+                        await lp.delete(("support", "ada", "t1"))
+        WATCHED.pop().set()
+        assert (seen[-1].type, seen[-1].code) == ("RUN_ERROR", "session.deleted")
+        answer = await client.post("/agui", json=asked(("u1", "pieces"), run="r2"))
+        assert answer.status_code == 404
 
 
 async def test_capabilities_are_those_of_the_protocol() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pydantic_ai.models.test import TestModel
 
 import limpet
 from limpet.adapters.pydantic_ai import LimpetConversationStore
+from tests.support.switching import run_switching
 
 agent = Agent(TestModel(), system_prompt="Be brief.")
 
@@ -142,3 +144,17 @@ async def test_a_deleted_conversation_begins_again_from_nothing(
         await store.save(old)
     new = await talk(store, "c1", "new")
     assert await messages(store, "c1") == new.messages
+
+
+async def test_the_page_shows_how_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/pydantic-ai.md: its lines, and what follows them "as ever"."""
+    monkeypatch.chdir(tmp_path)
+    for count in (2, 4):
+        names = await run_switching("pydantic-ai.md", {"Conversation": Conversation})
+        speaker: Agent[Any, Any] = Agent(TestModel(custom_output_text="hi"))
+        result = await speaker.run("hello", conversation=names["conversation"])
+        await names["store"].save(result)
+        assert len(result.conversation.messages) == count
+        await names["store"].close()

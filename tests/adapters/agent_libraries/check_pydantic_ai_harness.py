@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from pydantic_ai.models.test import TestModel
 
 import limpet
 from limpet.adapters.pydantic_ai import as_harness
+from tests.support.harness_kill import killed_and_run_again
+from tests.support.harness_stream import streamed
 
 performed: list[str] = []
 
@@ -95,3 +98,19 @@ async def test_a_second_turn_knows_the_first(
     session = await run(lp, as_harness(agent))
     assert session.stop_reason == "end_turn"
     assert performed == ["look", "refund"]
+
+
+async def test_a_stream_is_seen_by_followers(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """Pieces of text are partials, and the whole is one message."""
+    speaker = Agent(TestModel(custom_output_text="It rains here."))
+    pieces = await streamed(lp, session, as_harness(speaker))
+    assert len(pieces) > 1
+    assert "".join(pieces) == "It rains here."
+    assert (await session.messages())[-1].text == "It rains here."
+
+
+def test_a_kill_between_two_calls_repeats_neither(tmp_path: Path) -> None:
+    """kill -9 in the second model call: the first one and the tool are not repeated."""
+    killed_and_run_again(tmp_path, "tests.adapters.agent_libraries.pydantic_ai_child")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from strands.types.exceptions import SessionException
 
 import limpet
 from limpet.adapters.strands import LimpetSessionManager
+from tests.support.switching import run_switching
 
 
 class Scripted(Model):
@@ -130,3 +133,21 @@ def test_agents_of_one_session_are_told_apart(tmp_path: Path) -> None:
     assert agent(url, id="two").messages == two.messages
     with pytest.raises(SessionException):
         Agent(model=Scripted(), agent_id="one", **given)
+
+
+async def test_the_page_shows_how_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/strands.md: a second process goes on with the messages of the first."""
+    monkeypatch.chdir(tmp_path)
+    scripted = partial(Agent, model=Scripted("One.", "Two."), callback_handler=None)
+    for count in (2, 4):
+        names = await asyncio.to_thread(_switched, scripted)
+        assert len(names["agent"].messages) == count
+        await names["manager"].close()
+
+
+def _switched(scripted: Any) -> dict[str, Any]:
+    names = asyncio.run(run_switching("strands.md", {"Agent": scripted}))
+    names["agent"]("Hello")
+    return names

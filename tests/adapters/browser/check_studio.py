@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,17 @@ from tests.support.browser import RUN, launched, served_by, studio_of
 from tests.support.studio_sample import HOSTILE
 
 KETTLE = "#/s/support/ada/kettle"
+ACCESSIBLE = (
+    "#/fleet",
+    "#/inbox",
+    "#/analytics",
+    KETTLE,
+    *[f"{KETTLE}?tab={tab}" for tab in ("state", "family", "about")],
+    "#/s/orders/gwen/books?tab=graph",
+    "#/s/support/dan/payment",
+    "#/compare/support/ada/kettle-kinder/kettle-stricter",
+    "#/s/support/nobody/nothing",
+)
 SECONDS = 30_000  # that something may take on a loaded machine
 expect.set_options(timeout=SECONDS)
 
@@ -138,7 +153,9 @@ def test_the_fleet_counts_filters_and_is_live(visit: Visitor, lp: Any) -> None:
     expect(rows).to_have_count(1)
     page.locator("input[name=user]").fill("")
     page.locator("input[name=label]").fill("")
+    expect(rows).to_have_count(13)
     page.locator("input[name=text]").fill("KINDER")
+    expect(rows).to_have_count(1)  # until then, asking for the text of "the" row is an error
     expect(rows).to_contain_text("kinder")
     assert "text=KINDER" in page.url
     page.locator("input[name=text]").fill("nothing like this")
@@ -163,6 +180,61 @@ def test_a_long_list_pages_by_cursor(visit: Visitor, lp: Any) -> None:
     page.get_by_role("button", name="Show more").click()
     expect(rows).to_have_count(120)
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(look: Visitor) -> None:
+    """A slow request of an older filter changes nothing."""
+    page = look()
+    held: list[Any] = []
+    page.route("**/limpet/v1/sessions?*user=dan*", lambda route: held.append(route))
+    rows = page.locator(".sessions tbody tr")
+    with page.expect_request("**/limpet/v1/sessions?*user=dan*"):
+        page.locator("input[name=user]").fill("dan")
+    page.locator("input[name=user]").fill("hugo")
+    expect(rows).to_have_count(1)
+    with page.expect_response("**/limpet/v1/sessions?*user=dan*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((done) => setTimeout(done))")
+    expect(rows).to_contain_text("hugo")
+
+
+def test_a_session_that_no_longer_matches_is_dimmed(visit: Visitor, lp: Any) -> None:
+    """It stays where it is: nothing jumps under the pointer."""
+    page = visit("#/fleet?phase=suspended")
+    row = page.locator(".sessions tbody tr", has_text="hugo")
+    expect(row).to_be_visible()
+    lp.get("support", "hugo", "holiday").resume()
+    expect(row).to_have_class("gone")
+
+
+def test_a_search_goes_on_some_times_and_then_asks(look: Visitor) -> None:
+    """Where no index serves a filter, pages are empty for a while: five are read, then a button."""
+    page = look()
+    asked: list[str] = []
+
+    def empty(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json={"data": [], "next_page": "further"})
+
+    page.route("**/limpet/v1/sessions?*q=needle*", empty)
+    page.locator("input[name=text]").fill("needle")
+    more = page.get_by_role("button", name="Look further back")
+    expect(more).to_be_visible()
+    expect(page.locator(".note")).to_contain_text("Older sessions were not looked at")
+    assert len(asked) == 5
+    assert ["page=further" in each for each in asked] == [False, True, True, True, True]
+
+
+def test_a_count_that_is_not_complete_says_so(look: Visitor) -> None:
+    """Of a very large store the sessions are counted up to a bound."""
+    page = look()
+    with page.expect_response("**/limpet/v1/status*") as answer:
+        page.reload()
+    counted = {**answer.value.json(), "complete": False}
+    page.route("**/limpet/v1/status*", lambda route: route.fulfill(json=counted))
+    page.reload()
+    expect(page.locator(".tile.sessions b")).to_have_text("13+")
+    expect(page.locator(".tile.dead b")).to_have_text("1")
 
 
 # --- the inbox ------------------------------------------------------------------------------------
@@ -203,6 +275,42 @@ def test_the_inbox_shows_the_oldest_first_and_answers_are_recorded(visit: Visito
     expect(page.locator("#waiting")).to_have_text("")
 
 
+async def _asks_until(turn: limpet.Turn) -> None:
+    await turn.approve("close the account", {"user": "ada"}, deadline=timedelta(minutes=30))
+
+
+def test_a_request_says_when_it_expires_and_leaves_a_session_when_it_is_answered(
+    visit: Visitor, lp: Any
+) -> None:
+    """In the inbox and under the conversation, where it stays until anybody has answered it."""
+    s = lp.create("support", "ada", "closing", actor="user:ada")
+    s.append("user.message", {"text": "Close my account."})
+    lp.wake(s.key, _asks_until)
+    page = visit("#/inbox")
+    card = page.locator(".request", has_text="close the account")
+    expect(card.locator(".chip.bad")).to_have_text(re.compile("expires in (29|30) min"))
+    page = visit("#/s/support/ada/closing")
+    docked = page.locator(".waiting .request")
+    expect(docked).to_contain_text("close the account")
+    s.refresh()
+    s.confirm(s.blocked_on[0].id, allow=False, actor="user:boss")
+    expect(docked).to_have_count(0)
+
+
+def test_who_may_only_look_sees_requests_without_answers(browser: Browser, store: Path) -> None:
+    command = [*RUN, "access", "create", str(store), "--app", "support", "--user", "bob"]
+    key = subprocess.check_output([*command, "--role", "viewer"], text=True).split()[0]
+    with served_by(store) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studio#/inbox")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".request")).to_have_count(1)
+        expect(page.locator(".request")).to_contain_text("lets you look, not answer")
+        expect(page.locator(".request button:not(.name, .toggle)")).to_have_count(0)
+        page.close()
+
+
 # --- a session ------------------------------------------------------------------------------------
 
 
@@ -236,6 +344,58 @@ def test_conversation_and_trace_lead_to_each_other(look: Visitor) -> None:
     page.locator(".message.agent", has_text="All done").locator(".seq").click()
     expect(page.locator(".span.selected")).to_contain_text("model")
     expect(page.locator(".place")).to_contain_text("event 39 of 45")
+
+
+def test_idle_time_in_a_wake_is_folded(look: Visitor) -> None:
+    """A minute in which nobody worked takes little room, and is marked."""
+
+    def wait_a_minute(route: Any) -> None:
+        trace = route.fetch().json()
+        spans, minute = trace["spans"], 60_000_000
+        spans[0]["ended_us"] += minute
+        for each in spans[2:]:
+            each["started_us"] += minute
+            each["ended_us"] += minute
+        route.fulfill(json=trace)
+
+    page = look("#/inbox")
+    page.route("**/traces/*", wait_a_minute)
+    page.goto(page.url.split("#")[0] + KETTLE)
+    wake = page.locator(".woken", has_text="1,056 tokens")
+    expect(wake.locator(".fold").first).to_be_attached()
+    bars = wake.locator(".bar")
+    widths = [bars.nth(n).evaluate("each => each.width.baseVal.value") for n in range(1, 4)]
+    assert max(widths) > 100  # of 1,000: a minute apart, they would be lines
+
+
+def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
+    """Its bars come with its events, and its result when it has ended."""
+    goes_on = threading.Event()
+
+    async def answers(turn: limpet.Turn) -> None:
+        await turn.step("look", lambda: "found")
+        await asyncio.to_thread(goes_on.wait)
+        await turn.say("Here it is.")
+
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    page = visit("#/s/support/ada/talk")
+    expect(page.locator(".trace .empty")).to_be_visible()
+    s.append("user.message", {"text": "Where is it?"})
+    worker = threading.Thread(target=lp.wake, args=(s.key, answers))
+    worker.start()
+    try:
+        expect(page.locator(".woken .sum")).to_contain_text("running")
+    finally:
+        goes_on.set()
+        worker.join()
+    expect(page.locator(".woken .sum")).to_contain_text("success")
+    expect(page.locator(".woken")).to_have_count(1)
+    expect(page.locator(".woken .span", has_text="look")).to_be_visible()
+
+
+def test_a_link_leads_to_its_event(look: Visitor) -> None:
+    page = look(f"{KETTLE}?seq=22")
+    expect(page.locator(".rows .selected")).to_contain_text("I will refund 40 euros.")
 
 
 def test_errors_children_and_relations_are_shown(look: Visitor) -> None:
@@ -332,11 +492,29 @@ def test_the_slider_shows_the_state_of_any_moment_and_who_changed_it(look: Visit
     blamed = page.locator(".blame")
     expect(blamed).to_contain_text("#29")
     expect(blamed).to_contain_text("user:ada")
+    expect(blamed).to_contain_text('mood = "annoyed"')
     expect(blamed).not_to_contain_text("#44")  # it was later
     page.keyboard.press("]")
     expect(page.locator(".place")).to_contain_text("event 30")
     page.get_by_role("button", name="Back to now").click()
     expect(page.locator("div.state")).to_contain_text("moodhappy")
+
+
+def test_a_state_that_comes_late_is_not_shown(look: Visitor) -> None:
+    """The slider has moved on: what belongs to another moment is dropped."""
+    page = look(f"{KETTLE}?tab=state")
+    expect(page.locator("div.state")).to_contain_text("moodhappy")
+    held: list[Any] = []
+    page.route("**/state?*at=10*", lambda route: held.append(route))
+    slider = page.get_by_label("Moment in the history")
+    with page.expect_request("**/state?*at=10*"):
+        slider.fill("10")
+    slider.fill("29")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    with page.expect_response("**/state?*at=10*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((done) => setTimeout(done))")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
 
 
 def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
@@ -346,10 +524,11 @@ def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
     expect(page.locator("div.state")).to_contain_text("moodannoyed")
     page.get_by_role("button", name="Edit and fork").click()
     state = page.get_by_label("Fields of the state")
+    whole = json.loads(state.input_value())
     state.fill("not json")
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.locator("dialog .wrong")).to_contain_text("JSON")
-    state.fill('{"mood": "curious"}')
+    state.fill(json.dumps({**whole, "mood": "curious"}))
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.get_by_role("heading", name="Compare")).to_be_visible()
     expect(page.locator(".lead")).to_contain_text("They share 29 events")
@@ -358,13 +537,20 @@ def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
     assert lp.get("support", "ada", "kettle").version == 45
     made = next(h for h in lp.list(app="support", user="ada").items if "sesn_" in h.key.id)
     assert lp.get(made.key).values["mood"] == "curious"
+    *_, edited = lp.get(made.key).read(after=29, types=["state.updated"])
+    assert [each.path for each in edited.ops] == [("mood",)]  # and nothing that was not changed
 
 
 def test_two_forks_are_aligned(look: Visitor) -> None:
     """What is alike stands beside each other."""
     page = look("#/compare/support/ada/kettle-kinder/kettle-stricter")
     row = page.locator(".aligned tr", has_text="delighted")
-    expect(row).to_contain_text("cross")
+    expect(row).to_contain_text('mood = "cross"')
+    expect(row).to_contain_text('gift = "a tea towel"')
+    heading = page.get_by_role("columnheader", name="kettle-kinder", exact=True)
+    assert (
+        heading.evaluate("each => getComputedStyle(each, '::first-letter').textTransform") == "none"
+    )
 
 
 def test_bisect_finds_the_event(look: Visitor) -> None:
@@ -446,9 +632,84 @@ def test_a_graph_is_drawn_with_the_path_that_was_taken(look: Visitor) -> None:
     expect(page.locator(".graph")).to_contain_text("No graph ran here")
 
 
-def test_without_analytics_the_page_says_what_to_do(look: Visitor) -> None:
+def test_analytics_are_plotted_from_what_was_recorded(look: Visitor) -> None:
+    """A column for each window, the newest value in words, and tables of the largest groups."""
     page = look("#/analytics")
-    expect(page.locator("main")).to_contain_text(re.compile("limpet report|Analytics"))
+    with page.expect_response("**/limpet/v1/analytics") as answer:
+        page.reload()
+    folded = answer.value.json()
+    assert folded["sessions"] == 13
+    plots = page.locator("figure.plot")
+    expect(plots).to_have_count(len(folded["dashboards"]))
+    for place, wanted in enumerate(folded["dashboards"]):
+        assert len(wanted["points"]) == 48  # hours, also those without an event
+        columns = [each for each in wanted["points"] if each["value"]]
+        expect(plots.nth(place).locator("rect")).to_have_count(len(columns))
+        expect(plots.nth(place).locator("figcaption span")).to_have_text(
+            wanted["points"][-1]["shown"]
+        )
+        if columns:
+            right = plots.nth(place).locator("rect").last.evaluate("each => each.x.baseVal.value")
+            assert right > 500  # of 560: the newest hours are at the right
+            most = max(columns, key=lambda each: each["value"])
+            expect(plots.nth(place).locator("small")).to_contain_text(f"most {most['shown']}")
+        assert plots.nth(place).locator("svg").get_attribute("aria-label")
+    assert sum(each["value"] for each in folded["dashboards"][0]["points"]) == 6  # turns
+    titles = ["Users", "Task types", "Agent versions", "Tools"]
+    expect(page.locator("main h2")).to_have_text(titles)
+    expect(page.locator("table").first.locator("tbody tr").first).to_contain_text("ada")
+    expect(page.locator("table").last).to_contain_text("find_order")
+    assert page.locator("table img, table script").count() == 0
+
+
+def test_analytics_of_a_server_are_live(browser: Browser, store: Path, lp: Any) -> None:
+    """`limpet serve --analytics` folds while it serves, and the page reads on by itself."""
+    with served_by(store, "--dev", "--analytics", str(store.with_name("folded.db"))) as url:
+        page = browser.new_page()
+        page.clock.install()
+        page.goto(f"{url}/studio#/analytics")
+        turns = page.locator("figure.plot").first.locator("figcaption span")
+        expect(turns).to_have_text(re.compile("[0-6]"))
+        s = lp.create("support", "ada", "again", actor="user:ada")
+        s.append("user.message", {"text": "hi"})
+        s.append("agent.message", {"text": "ho"}, actor="agent:main")
+        for _ in range(30):  # the fold is a moment behind the commit
+            with page.expect_response("**/limpet/v1/analytics") as answer:
+                page.clock.fast_forward(11_000)
+            if answer.value.json()["sessions"] == 14:
+                break
+        expect(page.locator(".lead")).to_contain_text("Sessions: 14.")
+        row = page.locator("table").first.locator("tbody tr").first
+        expect(row.locator("td").nth(1)).to_have_text("4")
+        page.close()
+
+
+def test_what_to_look_at_comes_first_with_its_sessions(visit: Visitor, lp: Any) -> None:
+    """An anomaly leads to the session behind it; advice says what to change."""
+    for number in range(36):
+        s = lp.create("support", "kim", f"s{number}", actor="user:kim")
+        cost = 90.0 if number == 35 else 0.01
+        call = {"request_id": "r1", "name": "search", "input": {}}
+        failed = {"request_id": "r1", "output": "timeout", "is_error": True}
+        said = {"text": "Sorry.", "usage": {"input": 900, "output": 80}, "cost": cost}
+        drafts = [("user.message", {"text": "My order?"}), ("agent.tool_use", call)]
+        drafts += [("agent.tool_result", failed), ("agent.message", said)]
+        s.append_many(
+            [limpet.Draft(type=type, data=data, actor="agent:a") for type, data in drafts]
+        )
+    page = visit("#/analytics")
+    expect(page.locator(".finding.bad", has_text="Cost usd was 90")).to_be_visible()
+    expect(page.locator(".finding:not(.bad)")).to_contain_text("Error rate of search is 1")
+    page.locator(".finding.bad", has_text="Cost usd was 90").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="s35")).to_be_visible()
+
+
+def test_without_analytics_the_page_says_what_to_do(browser: Browser, store: Path) -> None:
+    with served_by(store, "--dev") as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studio#/analytics")
+        expect(page.locator(".empty")).to_contain_text("limpet serve STORE --analytics")
+        page.close()
 
 
 # --- people ---------------------------------------------------------------------------------------
@@ -478,12 +739,36 @@ def test_everything_works_by_the_keyboard(look: Visitor) -> None:
     expect(page.get_by_role("tab", name="State")).to_have_attribute("aria-selected", "true")
 
 
+def test_what_is_typed_into_a_field_is_no_command(look: Visitor) -> None:
+    page = look()
+    field = page.locator("input[name=user]")
+    field.press_sequentially("gi?t/")
+    expect(field).to_have_value("gi?t/")
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_a_page_that_comes_late_does_not_replace_a_newer_one(look: Visitor) -> None:
+    """Whoever has gone on stays where they are."""
+    page = look()
+    held: list[Any] = []
+    page.route("**/sessions/sesn_.a2V0dGxl?*", lambda route: held.append(route))
+    with page.expect_request("**/sessions/sesn_.a2V0dGxl?*"):
+        page.evaluate(f"location.hash = '{KETTLE}'")
+    page.evaluate("location.hash = '#/inbox'")
+    expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
+    with page.expect_response("**/sessions/sesn_.a2V0dGxl/events?*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((done) => setTimeout(done))")
+    expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_pages_are_accessible_and_fit(look: Visitor, scheme: str, width: int) -> None:
     """axe finds nothing serious, and nothing is wider than the window."""
     how = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
-    for place in ("#/fleet", "#/inbox", KETTLE, f"{KETTLE}?tab=state", "#/s/support/dan/payment"):
+    for place in ACCESSIBLE:
         page = look(place, **how)
         found = Axe().run(page).response["violations"]
         serious = [
@@ -580,6 +865,29 @@ def test_a_lost_connection_comes_back_and_misses_nothing(visit: Visitor, lp: Any
     expect(page.locator(".message", has_text="meanwhile")).to_have_count(1)
 
 
+def test_a_tab_that_nobody_looks_at_has_no_stream(visit: Visitor, lp: Any) -> None:
+    """It takes one of a browser's six connections; back in front, nothing was missed."""
+    s = lp.create("support", "ada", "away", actor="user:ada")
+    page = visit("#/inbox")
+    streams: list[str] = []
+    page.on("request", lambda each: streams.append(each.url))
+    away = "Object.defineProperty(document, 'hidden', { configurable: true, value: %s });"
+    away += "document.dispatchEvent(new Event('visibilitychange'));"
+    with page.expect_request("**/events/stream*"):
+        page.goto(page.url.split("#")[0] + "#/s/support/ada/away")
+    expect(page.locator("#connection")).to_have_text("live")
+    s.append("user.message", {"text": "before"})
+    expect(page.locator(".message")).to_have_count(1)
+    page.evaluate(away % "true")
+    expect(page.locator("#connection")).to_have_text("reconnecting…")
+    s.append("user.message", {"text": "meanwhile"})
+    page.wait_for_timeout(1_000)  # in which it would connect again
+    assert page.locator(".message").count() == 1
+    page.evaluate(away % "false")
+    expect(page.locator(".message", has_text="meanwhile")).to_have_count(1)
+    assert len([each for each in streams if "sesn_" in each and "/events/stream" in each]) == 2
+
+
 # --- signing in -----------------------------------------------------------------------------------
 
 
@@ -634,6 +942,15 @@ def test_keys_sign_in_and_roles_see_their_buttons_only(browser: Browser, store: 
         page.goto(f"{url}/studio{KETTLE}?tab=state")
         expect(page.get_by_role("button", name="Rewind to here")).to_be_visible()
         context.close()
+
+
+def test_a_key_that_was_revoked_leads_to_the_sign_in(visit: Visitor) -> None:
+    page = visit()
+    page.route("**/limpet/v1/inbox*", lambda route: route.fulfill(status=401, json={}))
+    page.get_by_role("link", name="Inbox").click()
+    expect(page.get_by_role("alert")).to_contain_text("You were signed out")
+    expect(page.get_by_label("API key")).to_be_focused()
+    assert page.evaluate("localStorage.length + sessionStorage.length") == 0
 
 
 def test_a_server_is_looked_at_by_its_url(browser: Browser, store: Path) -> None:

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claude_agent_sdk import ClaudeAgentOptions
 from claude_agent_sdk.testing import run_session_store_conformance
 
 import limpet
 from limpet.adapters.claude_agent_sdk import LimpetSessionStore
 from limpet.adapters.claude_transcripts import import_transcripts
 from limpet.errors import SessionDeleted
+from tests.adapters.claude_agent_sdk import writer
+from tests.support.race import NAMES, race
+from tests.support.switching import run_switching
 
 KEY: Any = {"project_key": "-home-ada-shop", "session_id": "5f0c"}
 TALK: list[Any] = [
@@ -115,6 +119,28 @@ async def test_racing_writers_lose_no_entry_and_no_title(store: LimpetSessionSto
     assert "mine" in json.dumps(summary["data"])
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Stores that several processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/x.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+async def test_two_processes_lose_nothing(shared_url: str) -> None:
+    """Batches of two machines on one new transcript are all there, once and in order."""
+    race("tests.adapters.claude_agent_sdk.writer", shared_url)
+    store = LimpetSessionStore(shared_url)
+    loaded: Any = await store.load(writer.KEY)
+    assert len(loaded) == 2 * (writer.COUNT + 1)
+    for name in NAMES:
+        mine = [each for each in loaded if each["uuid"].startswith(name)]
+        assert mine == [writer.entry(name, number) for number in range(writer.COUNT + 1)]
+    assert sorted(await store.list_subkeys(writer.KEY)) == [f"agents/{name}" for name in NAMES]
+    await store.close()
+
+
 async def test_an_entry_of_any_size_and_text_comes_back(store: LimpetSessionStore) -> None:
     """Larger than an event may be, half a surrogate, numbers beyond 64 bits."""
     entries: list[Any] = [
@@ -155,3 +181,16 @@ async def test_transcripts_of_a_machine_are_imported_once(
     assert await store.load(KEY) == [*TALK, {"type": "user", "uuid": "u9"}]
     assert await store.list_subkeys(KEY) == ["subagents/agent-1"]
     assert os.listdir(project)  # noqa: PTH208  # the files stay where they are
+
+
+async def test_the_page_shows_how_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/claude-agent-sdk.md: options that the SDK takes, with a store that it accepts."""
+    monkeypatch.chdir(tmp_path)
+    given = {"ClaudeAgentOptions": ClaudeAgentOptions}
+    names = await run_switching("claude-agent-sdk.md", given)
+    assert names["options"].session_store is names["store"]
+    await names["store"].append(KEY, TALK)
+    assert await names["store"].load(KEY) == TALK
+    await names["store"].close()

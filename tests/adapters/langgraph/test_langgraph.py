@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import random
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from limpet.server.routes.agui import json_patch
 from tests.support import postgres, venvs
+from tests.support.served import served_elsewhere
 
 _HERE = Path(__file__).parent
 _EXAMPLES = sorted((venvs.ROOT / "examples").glob("langgraph_*.py"))
@@ -36,13 +44,27 @@ def _run(python: Path, *args: str, cwd: Path = venvs.ROOT, **env: str) -> str:
     return done.stdout
 
 
+def _with_client(folder: Path) -> str:
+    """Return the path of our sources and of what a server's client needs, which LangGraph's
+    environment lacks: it is of the same Python as ours."""
+    for name in ("picows", "multidict", "aiofastnet", "python_socks"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        (folder / name).symlink_to(Path(spec.origin).parent)
+    return os.pathsep.join([venvs.environment()["PYTHONPATH"], str(folder)])
+
+
 def test_langgraph_runs_on_limpet(
-    python: Path, any_postgres: postgres.Server | postgres.Elsewhere
+    python: Path, any_postgres: postgres.Server | postgres.Elsewhere, tmp_path: Path
 ) -> None:
-    """Every law holds on memory, SQLite and PostgreSQL. One run of all: it imports slowly."""
+    """Every law holds on memory, SQLite, PostgreSQL and over HTTP. One run of all: it imports
+    slowly."""
     where = f"{_HERE.relative_to(venvs.ROOT)}/inside"
     command = ("-m", "pytest", "-q", "-c", f"{where}/pytest.ini", where)
-    _run(python, *command, LIMPET_INSIDE_POSTGRES=any_postgres.url)
+    with served_elsewhere() as served:
+        urls = {"LIMPET_INSIDE_POSTGRESQL": any_postgres.url, "LIMPET_INSIDE_HTTP": served}
+        _run(python, *command, PYTHONPATH=_with_client(tmp_path), **urls)
 
 
 def test_the_programs_of_the_page_run(python: Path, tmp_path: Path) -> None:
@@ -51,10 +73,37 @@ def test_the_programs_of_the_page_run(python: Path, tmp_path: Path) -> None:
     blocks = dict(re.findall(r"^```(\S+ ?\S*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     ran = [
         _run(python, "-c", blocks[f"python title={name}.py"], cwd=tmp_path)
-        for name in ("chat", "chat", "mood")
+        for name in ("chat", "chat", "mood", "meaning")
     ]
     assert ran[0] + ran[1] == blocks["text"]
     assert ran[2] == "('users', 'ada') mood {'text': 'fine'}\n"
+    assert ran[3] == "harbor 1.0\nnight 0.71\n"
+
+
+_APPLY = """
+import json, sys, jsonpatch
+for old, patch, new in json.load(open(sys.argv[1])):
+    assert jsonpatch.apply_patch(old, patch) == new, (old, patch, new)
+"""
+
+
+def test_state_deltas_are_patches_for_another_library(python: Path, tmp_path: Path) -> None:
+    """What /agui sends as STATE_DELTA, applied by the jsonpatch that LangChain brings."""
+    chance = random.Random(11)
+
+    def value(depth: int) -> Any:
+        kind = chance.randrange(4 if depth else 2)
+        if kind < 2:
+            return chance.choice([1, "a/b", None, True, "~", 2.5])
+        if kind == 2:
+            return [value(depth - 1) for _ in range(chance.randrange(5))]
+        return {chance.choice(["a", "b", "~", "/", ""]): value(depth - 1) for _ in range(3)}
+
+    states = [{"x": value(3), "y": value(2)} for _ in range(300)]
+    pairs = itertools.pairwise(states)
+    file = tmp_path / "patches.json"
+    file.write_text(json.dumps([[old, list(json_patch(old, new)), new] for old, new in pairs]))
+    _run(python, "-c", _APPLY, str(file))
 
 
 @pytest.mark.parametrize("example", _EXAMPLES, ids=lambda path: path.stem)

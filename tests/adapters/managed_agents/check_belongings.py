@@ -11,6 +11,8 @@ from tests.adapters.managed_agents.check_events import said, until_idle
 
 anthropic = pytest.importorskip("anthropic")
 
+SENT, RECEIVED = "agent.thread_message_sent", "agent.thread_message_received"
+
 
 def test_files(client: Any) -> None:
     """What was uploaded is downloaded, byte by byte, whatever it holds."""
@@ -80,6 +82,30 @@ def test_a_child_of_a_turn_is_a_thread(client: Any, session: Any) -> None:
     events = client.beta.sessions.threads.events.list(child.id, session_id=session.id)
     texts = [each.content[0].text for each in events if each.type == "agent.message"]
     assert texts == ["echo hello child"]
+
+
+def test_threads_show_the_messages_between_them(client: Any, session: Any) -> None:
+    """The task of a child and its output: sent in one thread, received in the other, and named by
+    the other's id. Only the first thread's agent has no name."""
+    seen = until_idle(client, session, said("delegate"))
+    first, child = client.beta.sessions.threads.list(session.id)
+    sent = next(each for each in seen if each.type == SENT)
+    assert (sent.to_session_thread_id, text_of(sent)) == (child.id, "hello child")
+    received = next(each for each in seen if each.type == RECEIVED)
+    assert (received.from_session_thread_id, text_of(received)) == (child.id, "echo hello child")
+    assert sent.to_agent_name == received.from_agent_name is not None
+    events = list(client.beta.sessions.threads.events.list(child.id, session_id=session.id))
+    task, output = [each for each in events if each.type in (SENT, RECEIVED)]
+    assert (task.type, output.type) == (RECEIVED, SENT)
+    assert (task.from_session_thread_id, text_of(task)) == (first.id, "hello child")
+    assert (output.to_session_thread_id, text_of(output)) == (first.id, "echo hello child")
+    assert task.from_agent_name is output.to_agent_name is None
+    assert "user.message" not in [each.type for each in events]
+
+
+def text_of(message: Any) -> str:
+    assert message.processed_at is not None
+    return str(message.content[0].text)
 
 
 def test_vaults_never_show_a_secret(client: Any) -> None:

@@ -68,6 +68,56 @@ def test_an_approval(client: Any, session: Any) -> None:
     assert refused.value.body["error"]["details"]["error_code"] == "request.answered"
 
 
+def test_a_tool_use_names_the_policy_that_decided(client: Any, session: Any) -> None:
+    """`evaluation` stands beside `evaluated_permission`: always_ask, or always_allow."""
+    seen = until_idle(client, session, said("refund"))
+    asked = next(each for each in seen if each.type == "agent.tool_use")
+    until_idle(client, session, {"type": "user.interrupt"})
+    seen = until_idle(client, session, said("forever"))
+    ran = next(each for each in seen if each.type == "agent.tool_use")
+    decided = [(each.evaluated_permission, policy_of(each)) for each in (asked, ran)]
+    assert decided == [("ask", "always_ask"), ("allow", "always_allow")]
+
+
+def policy_of(use: Any) -> str:
+    """The type of the evaluation; the client of the first generation does not parse it."""
+    evaluation = use.evaluation
+    return str(evaluation["type"] if isinstance(evaluation, dict) else evaluation.type)
+
+
+def test_an_agent_at_its_last_step_says_so(client: Any, session: Any) -> None:
+    """The turn ends with a tool_use_limit_reached_error and retries_exhausted, in a stream and in a
+    list; the next message begins a turn that ends as usual."""
+    seen = until_idle(client, session, said("forever"))
+    (error,) = [each.error for each in seen if each.type == "session.error"]
+    assert (error.type, error.retry_status.type) == ("tool_use_limit_reached_error", "exhausted")
+    assert "2 steps" in error.message
+    assert seen[-1].stop_reason.type == "retries_exhausted"
+    assert not texts(seen)
+    listed = list(client.beta.sessions.events.list(session.id))
+    assert [each.id for each in listed] == list(dict.fromkeys([each.id for each in seen]))
+    assert listed[-1].stop_reason.type == "retries_exhausted"
+    assert until_idle(client, session, said("next"))[-1].stop_reason.type == "end_turn"
+
+
+def test_a_context_beyond_its_tokens_says_so(client: Any, session: Any) -> None:
+    """A conversation that cannot be cut down to its tokens is a compaction_limit_reached_error."""
+    with client.beta.sessions.events.stream(session.id) as stream:
+        client.beta.sessions.events.send(session.id, events=[said("crowded")])
+        error = next(each.error for each in stream if each.type == "session.error")
+    named = ("compaction_limit_reached_error", "retrying", "session.tokens_insufficient")
+    assert (error.type, error.retry_status.type, error.code) == named
+
+
+def test_a_workspace_is_accepted_and_ignored(client: Any, session: Any) -> None:
+    """The header anthropic-workspace-id changes nothing."""
+    headers = {"anthropic-workspace-id": "wrkspc_1"}
+    sessions = client.beta.sessions
+    assert sessions.retrieve(session.id, extra_headers=headers).id == session.id
+    sent = sessions.events.send(session.id, events=[said("hello")], extra_headers=headers)
+    assert sent.data[0].type == "user.message"
+
+
 def test_a_custom_tool(client: Any, session: Any) -> None:
     """A question of a turn is a custom tool: its result is the answer."""
     seen = until_idle(client, session, said("ask"))

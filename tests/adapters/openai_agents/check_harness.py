@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +15,12 @@ from openai.types.responses import (
     ResponseOutputText,
     ResponseUsage,
 )
+from openai.types.responses.response_usage import InputTokensDetails
 
 import limpet
 from limpet.adapters.openai_agents import as_harness
 from tests.support.harness_kill import killed_and_run_again
+from tests.support.harness_stream import streamed
 
 performed: list[str] = []
 USED = Usage(requests=1, input_tokens=30, output_tokens=12)
@@ -73,7 +73,10 @@ class Streaming(Scripted):
         text = "".join(part.text for item in whole.output for part in item.content)
         for piece in (text[:2], text[2:]):
             yield SimpleNamespace(type="response.output_text.delta", delta=piece)
-        used = ResponseUsage.model_construct(input_tokens=30, output_tokens=12)
+        details = InputTokensDetails.model_construct(cached_tokens=8)
+        used = ResponseUsage.model_construct(
+            input_tokens=30, output_tokens=12, input_tokens_details=details
+        )
         response = SimpleNamespace(output=whole.output, usage=used, id="r1")
         yield SimpleNamespace(type="response.completed", response=response)
 
@@ -162,23 +165,10 @@ async def test_a_stream_is_seen_by_followers(
     lp: limpet.Limpet, session: limpet.Session[Any]
 ) -> None:
     """Pieces of text are partials, and the whole is one message."""
-    seen: list[str] = []
-    begun = asyncio.Event()
-
-    async def follow() -> None:
-        async with aclosing(session.follow()) as events:
-            begun.set()
-            async for event in events:
-                if event.partial:
-                    seen.append(event.data.get("text") or "")
-                elif event.type == "agent.message":
-                    return
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(follow())
-        await begun.wait()
-        tasks.create_task(run(lp, as_harness(Agent(name="Support", model=Streaming()))))
-    assert "".join(seen) == "done: "
+    pieces = await streamed(lp, session, as_harness(Agent(name="Support", model=Streaming())))
+    assert pieces == ["do", "ne: "]
+    used = (await lp.get(session.key)).runs.usage
+    assert (used.input, used.output, used.cache_read) == (30, 12, 8)
     assert (await session.messages())[-1].text == "done: "
 
 

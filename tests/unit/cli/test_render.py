@@ -9,6 +9,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
+import limpet
 from limpet.cli.render import Cell, CommandResult, Grid, Screen, TreeNode, age, instant, timed
 
 NOW = 1_777_629_600_000_000  # 2026-05-01T10:00:00Z
@@ -131,3 +132,24 @@ def test_a_tree_has_branches_on_a_terminal_and_wraps_between_words(
     assert lines[2].startswith("│   │ word word")
     assert lines[-2:] == ["│   └── leaf", "└── end"]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_person_sees_where_an_error_is_explained(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal the last line names the error's anchor, within 80 columns; in a pipe none."""
+
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    stream = Stream()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    with contextlib.redirect_stderr(stream):
+        Screen(as_json=False).error(limpet.SessionNotFound(limpet.Key("a", "b", "c")))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "limpet: session.not_found"
+    assert (lines[-1] == "  See docs/errors.md#session.not_found") is terminal
+    assert terminal is False or max(map(len, lines)) <= 80

@@ -20,7 +20,7 @@ from limpet.errors import (
     LimpetError,
     ReservedType,
 )
-from limpet.model import ops as op
+from limpet.model import encode, ops as op
 from limpet.model.events import (
     Body,
     Draft,
@@ -29,6 +29,7 @@ from limpet.model.events import (
     decode_body,
     path_opening,
     prepare,
+    prepare_encoded,
     prepare_plain,
     to_time,
     to_us,
@@ -444,3 +445,15 @@ def test_a_plain_fact_that_cannot_be_stored_is_refused_like_any_other() -> None:
     fact = Fact(type=runs.SPAN_COMPLETED, data={"worker": "\ud800"})
     with pytest.raises(InvalidInput):
         prepare_plain(fact, id="e", actor="worker:w")
+
+
+@pytest.mark.parametrize(
+    "id", ["01A1EDFF-8A6A-7001-B4A3-613911B419D9", "01a1edff8a6a7001b4a3613911b419d9----", 'q"']
+)
+def test_an_id_of_another_form_than_ours_counts_as_chosen(id: str) -> None:
+    """Whatever a client says: stores keep new ids in a shorter form, which would change it."""
+    raw, rest = encode(Body({}, ())), ("a.b", "user:ada", None, None, None, None)
+    assert prepare_encoded((id, *rest), raw, caller_chose_id=False, input=False).caller_chose_id
+    new = "01a1edff-8a6a-7001-b4a3-613911b419d9"
+    draft = prepare_encoded((new, *rest), raw, caller_chose_id=False, input=False)
+    assert not draft.caller_chose_id

@@ -232,7 +232,8 @@ async def test_parallel_calls_run_at_once_and_have_one_result_each(world: World)
 
 
 async def test_an_endless_loop_ends_with_a_note(world: World) -> None:
-    """At max_steps every call has its result, and the turn ends normally."""
+    """At max_steps every call has its result, the turn ends normally, and the note names the
+    limit."""
 
     @limpet.tool(pure=True)
     def again() -> str:
@@ -245,6 +246,7 @@ async def test_an_endless_loop_ends_with_a_note(world: World) -> None:
     log = await world.log()
     assert len(events_of(log, "agent.tool_use")) == len(events_of(log, "agent.tool_result")) == 3
     assert "3 steps" in (await world.said())[-1]
+    assert events_of(log, "agent.message")[-1]["limit"] == "max_steps"
 
 
 async def test_a_tool_of_the_client_waits_for_its_answer(world: World) -> None:

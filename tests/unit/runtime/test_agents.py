@@ -36,7 +36,7 @@ async def test_a_session_keeps_the_version_of_its_agent(world: World) -> None:
     assert session.head.facts["environment"] == "default@1"
     assert session.runs.budget is not None
     assert session.runs.budget.limit.cost == 0.5
-    with pytest.raises(limpet.errors.DocumentNotFound):
+    with pytest.raises(limpet.errors.DocumentNotFound, match="Define it first"):
         await lp.create("support", "ada", agent="nobody")
     with pytest.raises(limpet.InvalidInput):
         await lp.create("support", "ada", agent="support@new")

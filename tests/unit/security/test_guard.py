@@ -12,23 +12,29 @@ import pytest
 import limpet
 from limpet import Key, Principal
 from limpet.errors import AccessDenied, SessionDeleted, SessionNotFound
-from limpet.model import Commit
+from limpet.model import EMPTY, Commit, Event, FrozenDict, blank
 from limpet.model.keys import owned_by, owner_of
+from limpet.model.ops import Op, Set
 from limpet.security.access import ALLOWED, Decision, Resource
 from limpet.security.guard import Deciders, Guard
 from limpet.security.guarded_store import (
     ABILITIES,
     ROOMS,
+    Clearance,
     GuardedStore,
     _BlobsBehindGuard,
     _GuardedChannel,
     _MarksBehindGuard,
     access_of,
     guarded,
+    session_id_in,
 )
-from limpet.security.roles import RoleRules
+from limpet.security.isolation import IsolationRules
+from limpet.security.roles import AUDIT_APPS, RoleRules
+from limpet.security.view import FieldView
 from limpet.store import blobs, leases, marks, overview, protocol
 from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Committed
 
 ROOT = Path(__file__).parents[3] / "src/limpet"
 APP_AGENT = Principal("agent:main", role="agent", app="support")
@@ -66,7 +72,10 @@ def test_every_optional_protocol_of_a_store_is_known() -> None:
     }
     # Three of them in one; who acts on a store elsewhere, which a guard says itself; and files
     # beside a store, which are written for nobody in particular.
-    left = {leases.LeaseStore, protocol.ActsAs, protocol.DerivesFiles}
+    left = {leases.LeaseStore, protocol.ActsAs, protocol.DerivesFiles, protocol.Travels}
+    # Verbs that a server performs, each behind the guard of its principal; and what a guard itself
+    # asks the store, and shows to nobody.
+    left |= {protocol.Performs, protocol.UidIndex}
     assert found - left <= set(ABILITIES)
 
 
@@ -239,6 +248,60 @@ async def test_a_decision_is_made_once_until_the_rules_change() -> None:
     assert (caught.value.denial, caught.value.policy) == ("policy_denied", "changed")
 
 
+@pytest.mark.parametrize(
+    ("app", "name", "session"),
+    [
+        ("$$memory", "session/2/c1/likes", "c1"),
+        ("$$memory", "own/2/c1/likes", "c1"),
+        ("$$memory", "episodic/2/c1/likes", None),
+        ("$$memory", "session/other", None),
+        ("$$memory", "session/sha256/ab/likes", "sha256/ab"),
+        ("$$proposals", "2/c1/p1", "c1"),
+        ("$$checkpoints", "c1", "c1"),
+        ("$notes", "session/2/c1/likes", None),
+    ],
+)
+def test_a_log_of_the_system_names_its_session(app: str, name: str, session: str | None) -> None:
+    """Of documents of users, and of what sessions share, there is none."""
+    assert session_id_in(Key(app, "7/support/ada", name)) == session
+
+
+def test_a_clearance_shows_at_once_what_hides_nothing_but_fields() -> None:
+    """Texts of events, shared names and events that name a hidden field are looked at closely."""
+    head = blank(KEY, "u1", 1)
+    clearance = Clearance((), head, FieldView(frozenset({"draft"})))
+    names = FrozenDict({"draft": 1, "pin": 2})
+
+    def answer(*ops: Op, type: str = "note.made", **beside: Any) -> Committed:
+        event = Event(1, "e1", type, "agent:critic", 1, EMPTY, ops)
+        given = {"scopes": EMPTY, **beside}
+        return Committed((event,), head, names, names, **given)
+
+    shown = clearance.of(answer(Set(("draft",), 1)))
+    assert shown is not None
+    assert (shown.fields, shown.versions) == ({"draft": 1}, {"draft": 1})
+    for closer in (
+        answer(Set(("pin",), 1)),
+        answer(type="session.rewound"),
+        answer(scopes=FrozenDict({"app:x": 1})),
+        answer(texts=FrozenDict({1: EMPTY})),  # type: ignore[dict-item]  # by seq
+    ):
+        assert clearance.of(closer) is None
+    whole = answer(Set(("pin",), 1))
+    assert Clearance((), head, None).of(whole) is whole
+
+
+async def test_an_answer_about_an_app_is_not_remembered_of_its_audit() -> None:
+    """The audit alone writes it: an admin who wrote other things of the app before does not."""
+    guard = Guard(Principal("key:1", role="admin", app="support"), [RoleRules()])
+    for other in (None, "app:greeting"):
+        await guard.check("write", Resource("app", "support", name=other))
+    for name in AUDIT_APPS:
+        with pytest.raises(AccessDenied):
+            await guard.check("write", Resource("app", "support", name=name))
+        await guard.check("audit", Resource("app", "support", name=name))
+
+
 async def test_what_was_allowed_before_is_refused_once_the_rules_change() -> None:
     """Loads and appends that come again are decided again after a change."""
     async with limpet.open("memory://") as lp:
@@ -326,3 +389,22 @@ async def test_what_records_nothing_adds_no_commits() -> None:
     from limpet.security.guard import NoAudit
 
     assert await NoAudit().commits(ADA, ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("principal", "seen"),
+    [
+        (Principal("user:root", role="admin"), True),
+        (Principal("user:root", role="admin", app="support"), True),
+        (Principal("user:root", role="admin", app="support", user="ada"), False),
+        (Principal("user:eye", role="auditor"), True),
+        (Principal("agent:a", role="agent", app="support"), False),
+    ],
+)
+def test_only_who_sees_every_session_is_told_their_number_by_an_index(
+    principal: Principal, seen: bool
+) -> None:
+    """Isolation hides sessions from agents and from users, and any other decider may hide some."""
+    assert Guard(principal, [RoleRules(), IsolationRules()]).lists_every_session is seen
+    guard = Guard(principal, [RoleRules(), IsolationRules(), Counting()])
+    assert not guard.lists_every_session

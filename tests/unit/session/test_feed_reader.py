@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from limpet.model import Key
-from limpet.session.following import follow
-from limpet.session.following.follow import FeedReader, Hub
+from limpet.session import follow
+from limpet.session.follow import FeedReader, Hub
 from limpet.store.protocol import Store, Touched
 
 KEY = Key("app", "ada", "s")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.conversing.conversation import messages_in
+from limpet.session.conversation.messages import messages_in
 
 pytestmark = pytest.mark.quick
 

@@ -58,11 +58,11 @@ async def test_a_page_is_written_with_its_heads_states_and_cursor() -> None:
 
 
 async def test_reports_and_errors_are_written_by_their_codes() -> None:
-    """What a caller can act on: a code, words, whether a retry helps."""
+    """What a caller can act on: a code, words, whether a retry helps, and a page."""
     async with limpet.open("memory://") as lp:
         await session(lp)
         assert wire.report_form(await lp.maintenance.verify())["ok"] is True
         error = limpet.SessionNotFound(limpet.Key("a", "b", "c"))
     form = wire.error_form(error)
     assert (form["code"], form["retryable"]) == ("session.not_found", False)
-    assert form["message"] == str(error)
+    assert (form["message"], form["docs"]) == (str(error), "errors/#session.not_found")

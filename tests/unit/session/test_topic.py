@@ -7,7 +7,7 @@ from typing import Any
 from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import FINALS_REMEMBERED, PARTIALS_WAITING_MAX
-from limpet.session.following.follow import UNKNOWN, Follower, Topic
+from limpet.session.follow import UNKNOWN, Follower, Topic
 from limpet.store.sqlite.live import ROWS_MAX
 
 KEY = Key("a", "b", "c")

@@ -11,7 +11,7 @@ from limpet import Key, MigrationRegistry, SchemaVersion, errors
 from limpet.model.events import Draft
 from limpet.model.head import blank
 from limpet.model.values import freeze
-from limpet.session.typing.upgrade import Upgrade
+from limpet.session.schema.upgrade import Upgrade
 
 
 def migrated(before: dict[str, Any], after: dict[str, Any]) -> Draft | None:

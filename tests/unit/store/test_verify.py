@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from limpet.model import chain
 from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, record
 from limpet.model.head import blank
@@ -80,6 +81,19 @@ def test_a_changed_field_of_an_event_is_found(change: dict[str, Any]) -> None:
     assert found
     assert {finding.key for finding in found} == {KEY}
     assert any(finding.seq in (3, change.get("seq")) for finding in found)
+
+
+def test_a_time_before_the_event_it_follows_is_found() -> None:
+    """Though the chain was computed again and the head says the same."""
+    fold, stored = history()
+    event, raw, salt, digest = stored[-1]
+    names = (event.id, event.type, event.actor, None, None, None, None)
+    link = chain.link(stored[-2][0].link, event.seq, 1, chain.header_digest(names), digest)
+    stored[-1] = (replace(event, at_us=1, link=link), raw, salt, digest)
+    fold = replace(fold, head=replace(fold.head, link=link, updated_us=1))
+    assert [(found.problem, found.seq) for found in findings(fold, stored)] == [
+        ("was recorded before the event it follows", 5)
+    ]
 
 
 @pytest.mark.parametrize("place", range(5))

@@ -108,7 +108,7 @@ class _TurnGraph:
         return messages[-1].id if messages else None
 
     async def results(self, last: str | None) -> dict[str, Any]:
-        """What the graph has added after the message `last` and has not been said, and asks for."""
+        """Return the graph's unrecorded messages after `last`, and its interrupts."""
         state = await self._graph.aget_state(self._config)
         added = state.values.get(_MESSAGES, [])
         ids = [each.id for each in added]
@@ -146,10 +146,11 @@ class _TurnGraph:
 
 def _usage_of(message: AIMessage) -> dict[str, Any]:
     used = message.usage_metadata
-    counts = (
-        {} if used is None else {"input": used["input_tokens"], "output": used["output_tokens"]}
-    )
-    return {"usage": counts} if counts else {}
+    if used is None:
+        return {}
+    cached = used.get("input_token_details", {}).get("cache_read") or 0
+    counts = {"input": used["input_tokens"], "output": used["output_tokens"]}
+    return {"usage": {**counts, "cache_read": cached}}
 
 
 def _statements(message: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -3,21 +3,29 @@
 An item is the document "a.b/key" of one collection, so the items of a namespace stand together and
 a batch of puts is one commit. An item that has expired is not shown any more; `sweep` takes out its
 content, unless somebody has put it again in the meantime.
+
+The vectors of an item are a document of the same name in a second collection, put in the same
+commit. What ranks them is derived from there: see `vectors`. A search first reads what is new in
+the feed, so it sees what other processes have put.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
+import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import apsw
 from langgraph.store.base import (
     BaseStore,
     GetOp,
+    IndexConfig,
     Item,
     ListNamespacesOp,
     MatchCondition,
@@ -27,18 +35,35 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
     TTLConfig,
+    ensure_embeddings,
+    get_text_at_path,
+    tokenize_path,
 )
 
 from limpet import Document, Documents, Limpet, Seal
 from limpet.adapters.langgraph.event_loop import LoopBound, on_store_loop
-from limpet.errors import DocumentConflict, InvalidInput
+from limpet.adapters.langgraph.vectors import (
+    ListedVectors,
+    PostgresVectors,
+    SqliteVectors,
+    Vector,
+    VectorChange,
+    VectorIndex,
+    cosine,
+    packed,
+    unpacked,
+    vector_of,
+)
+from limpet.errors import DocumentConflict, InvalidCursor, InvalidInput, LimpetError
 from limpet.model import DefaultActor
 
 Namespace = tuple[str, ...]
 _ACTOR: Final = DefaultActor("langgraph")
-_PAGE: Final = 200
+_LOG: Final = logging.getLogger("limpet.adapters")
 _NAME_CHARS_MAX: Final = 256  # of a document
 _MINUTE: Final = 60.0
+_NEAREST_MIN: Final = 32  # items asked of the index at once
+_POSTGRES: Final = ("postgresql://", "postgres://")
 # A read that refreshes a TTL writes. It does so only once this part of the time is over.
 _REFRESH_PART: Final = 1 / 16
 _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -52,9 +77,13 @@ _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
 class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where it is checked
     """Items of LangGraph in a Limpet store. `store` is a URL or an open Limpet.
 
-    Values are JSON. There is no semantic search: a `query` does not rank. `ttl` as LangGraph
-    describes it; expired items are never shown. `clock` gives seconds since 1970;
-    without one the clock of the store counts, which is the same for all processes.
+    Values are JSON. `index` and `ttl` as LangGraph describes them: without `index`, a `query` does
+    not rank; expired items are never shown. `clock` gives seconds since 1970; without one the
+    clock of the store counts, which is the same for all processes.
+
+    `pgvector` keeps the index of the vectors in the PostgreSQL database of the store, unencrypted,
+    and needs its extension there. By default it is used where it is installed, if `store` is a URL
+    without a seal. Elsewhere the vectors are ranked in this process.
     """
 
     supports_ttl = True
@@ -64,11 +93,18 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         store: Limpet | str,
         *,
         collection: str = "langgraph",
+        index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
         seal: Seal | None = None,
         clock: Callable[[], float] | None = None,
+        pgvector: bool | None = None,
     ) -> None:
         self.collection, self.ttl_config, self._clock = collection, ttl, clock
+        self.index_config, self._embedding = index, None if index is None else _Embedding(index)
+        self._pgvector, self._is_plain = pgvector, isinstance(store, str) and seal is None
+        self._index: VectorIndex | None = None
+        self._opening = asyncio.Lock()
+        self._sweeper: asyncio.Task[None] | None = None
         self._take(store, seal)
 
     @classmethod
@@ -77,12 +113,22 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         url: str,
         *,
         collection: str = "langgraph",
+        index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
         seal: Seal | None = None,
         clock: Callable[[], float] | None = None,
+        pgvector: bool | None = None,
     ) -> LimpetStore:
         """A store at `url`: `async with LimpetStore.from_url(url) as store`, or `with`."""
-        return cls(url, collection=collection, ttl=ttl, seal=seal, clock=clock)
+        return cls(
+            url,
+            collection=collection,
+            index=index,
+            ttl=ttl,
+            seal=seal,
+            clock=clock,
+            pgvector=pgvector,
+        )
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         return self._wait(self.abatch(list(ops)))
@@ -107,31 +153,112 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         await self._put(puts)
         return results
 
+    @on_store_loop
     async def sweep(self) -> int:
-        """Take out the content of items that have expired. How many there were."""
-        documents, count = self._documents(), 0
+        """Take out the content of items that have expired. Return how many there were."""
+        documents, vectors, count = self._documents(), self._vectors(), 0
         async for document in documents.each():
             if _is_there(document) and not _is_live(document, self._now()):
                 try:
-                    await documents.put(document.name, None, expect=document.version)
+                    async with self._lp.commit() as c:
+                        c.put(documents, document.name, None, expect=document.version)
+                        if await vectors.find(document.name) is not None:
+                            c.put(vectors, document.name, None)
                 except DocumentConflict:  # it was put again
                     continue
                 count += 1
         return count
 
+    sweep_ttl = sweep  # as LangGraph's own stores call it
+
+    @on_store_loop
+    async def start_ttl_sweeper(
+        self, sweep_interval_minutes: float | None = None
+    ) -> asyncio.Task[None]:
+        """Sweep every so many minutes, 5 unless the call or `ttl` says otherwise, until the store
+        is closed. `async with` and `with` start it if `ttl` has `sweep_interval_minutes`."""
+        minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._sweep_every((minutes or 5) * _MINUTE))
+        return self._sweeper
+
+    @on_store_loop
+    async def stop_ttl_sweeper(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109  # the name that LangGraph gives it
+    ) -> bool:
+        """Stop sweeping. False if a sweep under way did not end within `timeout` seconds."""
+        if self._sweeper is None:
+            return True
+        self._sweeper.cancel()
+        _, running = await asyncio.wait([self._sweeper], timeout=timeout)
+        return not running
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._entered()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._leave()
+        await super().__aexit__(*error)
+
+    async def _open(self) -> None:
+        await super()._open()
+        await self._entered()
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._wait(self._leave())
+        super().__exit__(*error)
+
+    async def _entered(self) -> None:
+        if (self.ttl_config or {}).get("sweep_interval_minutes"):
+            await self.start_ttl_sweeper()
+
+    async def _leave(self) -> None:
+        await self.stop_ttl_sweeper()
+        index, self._index = self._index, None
+        if index is not None:
+            await index.close()
+
+    async def _sweep_every(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.sweep()
+            except LimpetError as error:
+                _LOG.warning("sweep of expired items failed: %s", error)
+
     # --- operations ----------------------------------------------------------------------------
 
     async def _put(self, puts: Mapping[str, PutOp]) -> None:
-        documents, now = self._documents(), self._now()
+        documents, vectors, now = self._documents(), self._vectors(), self._now()
         kept = {name: op for name, op in puts.items() if op.value is not None}
+        embedded = {} if self._embedding is None else await self._embedding.of_items(kept)
         before = {name: await documents.find(name) for name in kept}
         if kept:
             async with self._lp.commit() as c:
                 for name, op in kept.items():
                     c.put(documents, name, _content(name, op, before[name], now))
-        for name, op in puts.items():
-            if op.value is None:
+                    if name in embedded:
+                        c.put(vectors, name, {"of": now, "vectors": embedded[name]})
+        removed = [name for name in puts if name not in kept]
+        if self._embedding is None:
+            for name in removed:
+                await vectors.purge(name)
                 await documents.purge(name)
+        elif embedded or removed:
+            async with (await self._opened_index()).changing() as change:
+                # Nobody can bring these vectors back in from the feed meanwhile.
+                for name in removed:
+                    await vectors.purge(name)
+                    await documents.purge(name)
+                if await change.position() is not None:
+                    await change.update(
+                        {n: _unpacked(texts) for n, texts in embedded.items()}
+                        | dict.fromkeys(removed, ())
+                    )
 
     async def _get(self, op: GetOp) -> Item | None:
         documents = self._documents()
@@ -143,20 +270,109 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         return _item(Item, document)
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
-        documents, now = self._documents(), self._now()
+        if op.query and self._embedding is not None:
+            page = await self._ranked(op, await self._embedding.of_query(op.query))
+        else:
+            matching = await self._matching(op)
+            page = [(None, each) for each in matching[op.offset : op.offset + op.limit]]
+        if op.refresh_ttl:
+            for _, document in page:
+                await self._refresh(self._documents(), document)
+        return [_item(SearchItem, document, score=score) for score, document in page]
+
+    async def _matching(self, op: SearchOp) -> list[Document]:
+        """The items that a search is about, the last updated first."""
         matching: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
-            async for document in documents.each(prefix):
-                if not _is_live(document, now) or not _meets(document.value["value"], op.filter):
-                    continue
-                if prefix != _LONG or _is_below(_parts(document)[0], op.namespace_prefix):
+            async for document in self._documents().each(prefix):
+                if self._is_meant(document, op):
                     matching.append(document)
-        matching.sort(key=lambda document: document.value["updated"], reverse=True)
-        page = matching[op.offset : op.offset + op.limit]
-        if op.refresh_ttl:
-            for document in page:
-                await self._refresh(documents, document)
-        return [_item(SearchItem, document) for document in page]
+        return sorted(matching, key=lambda each: each.value["updated"], reverse=True)
+
+    def _is_meant(self, document: Document, op: SearchOp) -> bool:
+        if not _is_live(document, self._now()) or not _meets(document.value["value"], op.filter):
+            return False
+        is_long = document.name.startswith(_LONG)
+        return not is_long or _is_below(_parts(document)[0], op.namespace_prefix)
+
+    async def _ranked(self, op: SearchOp, query: Vector) -> list[tuple[float | None, Document]]:
+        """Items by how near they are to a query; after them, those that have no vectors."""
+        index = await self._opened_index()
+        await self._catch_up(index)
+        prefixes, end = _prefixes(op.namespace_prefix), op.offset + op.limit
+        scored: list[tuple[float | None, Document]] = []
+        at, size = 0, max(end, _NEAREST_MIN)
+        while len(scored) < end:
+            names = await index.nearest(query, prefixes, limit=size, offset=at)
+            matches = await asyncio.gather(*[self._scored(name, query) for name in names])
+            scored += [each for each in matches if each is not None and self._is_meant(each[1], op)]
+            if len(names) < size:
+                break
+            at, size = at + size, size * 2
+        scored.sort(key=lambda each: (-(each[0] or 0.0), each[1].name))
+        if len(scored) < end:
+            ranked = {document.name for _, document in scored}
+            rest = [each for each in await self._matching(op) if each.name not in ranked]
+            scored += [(None, document) for document in rest]
+        return scored[op.offset : end]
+
+    async def _scored(self, name: str, query: Vector) -> tuple[float, Document] | None:
+        """An item with its score; None if it is gone, or was put since without vectors."""
+        document, kept = await asyncio.gather(
+            self._documents().find(name), self._vectors().find(name)
+        )
+        if document is None or not _is_there(document) or kept is None or not _is_there(kept):
+            return None
+        if kept.value["of"] != document.value["updated"]:
+            return None
+        vectors = _unpacked(kept.value["vectors"])
+        return (max(cosine(query, each) for each in vectors), document) if vectors else None
+
+    async def _catch_up(self, index: VectorIndex) -> None:
+        """Bring the index to where the documents are."""
+        vectors = self._vectors()
+        async with index.changing() as change:
+            position = await change.position()
+            if position is None:
+                await self._rebuild(change)
+                return
+            try:
+                changed, position = await vectors.changes(position)
+                while changed:
+                    latest = {each.name: _vectors_of(each) for each in changed}
+                    await change.update(latest, position)
+                    changed, position = await vectors.changes(position)
+            except InvalidCursor:  # the store was restored to another time
+                await self._rebuild(change)
+
+    async def _rebuild(self, change: VectorChange) -> None:
+        position = await self._lp.position()  # what is put from here on comes by the feed
+        every = {each.name: _vectors_of(each) async for each in self._vectors().each()}
+        await change.rebuild({name: each for name, each in every.items() if each}, position)
+
+    async def _opened_index(self) -> VectorIndex:
+        async with self._opening:
+            if self._index is None:
+                self._index = await self._open_index()
+            return self._index
+
+    async def _open_index(self) -> VectorIndex:
+        wanted, url = self._pgvector, str(self._lp.url)
+        if wanted is None:
+            wanted = self._is_plain and url.startswith(_POSTGRES)
+        if wanted and (opened := await PostgresVectors.open(url, self.collection)) is not None:
+            return opened
+        if self._pgvector:
+            raise InvalidInput(
+                "this database does not have pgvector. Run CREATE EXTENSION vector there, or leave "
+                "pgvector=True out to rank vectors in this process."
+            )
+        try:
+            import sqlite_vec  # type: ignore[import-not-found,import-untyped,unused-ignore]  # an extra
+
+            return SqliteVectors(sqlite_vec.loadable_path())
+        except (ModuleNotFoundError, AttributeError, apsw.Error):  # or one that cannot be loaded
+            return ListedVectors()
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         namespaces: set[Namespace] = set()
@@ -188,6 +404,65 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
     def _documents(self) -> Documents:
         return self._lp.documents(self.collection, actor=_ACTOR)
 
+    def _vectors(self) -> Documents:
+        return self._lp.documents(f"{self.collection}-vectors", actor=_ACTOR)
+
+
+class _Embedding:
+    """The embedding model: turns items and queries into vectors. IndexConfig of LangGraph."""
+
+    def __init__(self, config: IndexConfig) -> None:
+        if not config.get("embed"):
+            raise InvalidInput("index needs `embed`: a function, or Embeddings of LangChain.")
+        self._dims = config.get("dims")
+        self._model = ensure_embeddings(config["embed"])
+        self._fields = [_path(field) for field in config.get("fields") or ["$"]]
+
+    async def of_items(self, puts: Mapping[str, PutOp]) -> dict[str, list[str]]:
+        """Return the vectors of each item, packed; an empty list if it is not to be indexed."""
+        texts = {name: self._texts(op) for name, op in puts.items()}
+        distinct = list(dict.fromkeys(text for each in texts.values() for text in each))
+        made = await self._model.aembed_documents(distinct) if distinct else []
+        if len(made) != len(distinct):
+            raise InvalidInput(f"`embed` returned {len(made)} vectors for {len(distinct)} texts.")
+        vectors = {
+            text: packed(self._checked(each)) for text, each in zip(distinct, made, strict=True)
+        }
+        return {name: [vectors[text] for text in each] for name, each in texts.items()}
+
+    async def of_query(self, query: str) -> Vector:
+        return self._checked(await self._model.aembed_query(query))
+
+    def _texts(self, op: PutOp) -> list[str]:
+        if op.index is False:
+            return []
+        paths = self._fields if op.index is None else [_path(field) for field in op.index]
+        return [text for path in paths for text in get_text_at_path(op.value, path)]
+
+    def _checked(self, vector: Sequence[float]) -> Vector:
+        made = vector_of(vector)
+        if self._dims is not None and len(made) != self._dims:
+            raise InvalidInput(
+                f"`embed` returned {len(made)} numbers, but index has dims={self._dims}. Pass the "
+                "dimensions of the model."
+            )
+        if not all(map(math.isfinite, made)):
+            raise InvalidInput("`embed` returned a number that is not finite.")
+        return made
+
+
+def _path(field: str) -> str | list[str]:
+    return field if field == "$" else tokenize_path(field)
+
+
+def _unpacked(texts: Iterable[str]) -> tuple[Vector, ...]:
+    return tuple([unpacked(text) for text in texts])
+
+
+def _vectors_of(document: Document) -> tuple[Vector, ...]:
+    """The vectors of an item; none if it is gone."""
+    return _unpacked(document.value["vectors"]) if _is_there(document) else ()
+
 
 def _content(name: str, op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
     created = now
@@ -214,7 +489,7 @@ def _is_live(document: Document, now: float) -> bool:
     return expires is None or bool(now < expires)
 
 
-def _item(cls: type[Any], document: Document) -> Any:
+def _item(cls: type[Any], document: Document, **more: Any) -> Any:
     namespace, key = _parts(document)
     kept = document.value
     return cls(
@@ -223,6 +498,7 @@ def _item(cls: type[Any], document: Document) -> Any:
         namespace=namespace,
         created_at=datetime.fromtimestamp(kept["created"], UTC),
         updated_at=datetime.fromtimestamp(kept["updated"], UTC),
+        **more,
     )
 
 

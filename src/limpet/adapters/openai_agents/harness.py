@@ -180,7 +180,9 @@ class _TurnResponses(Model):  # type: ignore[misc]  # without the package its ba
                 named_call = {"index": index, "id": item.call_id, "name": item.name}
                 yield Piece(tool={**named_call, "arguments": item.arguments})
             used = response.usage
-            yield Piece(usage={"input": used.input_tokens, "output": used.output_tokens})
+            cached = getattr(used.input_tokens_details, "cached_tokens", 0) or 0
+            counts = {"input": used.input_tokens, "output": used.output_tokens}
+            yield Piece(usage={**counts, "cache_read": cached})
 
         reply = await self._calls.model(ignoring_context(pieces))
         return fresh[0] if fresh else _response_of(reply)
@@ -193,6 +195,8 @@ class _TurnResponses(Model):  # type: ignore[misc]  # without the package its ba
 def _response_in(response: Any) -> ModelResponse:
     used = response.usage
     counts = {} if used is None else used.model_dump(include={"input_tokens", "output_tokens"})
+    if details := getattr(used, "input_tokens_details", None):  # not every provider has them
+        counts["input_tokens_details"] = details
     return ModelResponse(
         output=response.output, usage=Usage(requests=1, **counts), response_id=response.id
     )

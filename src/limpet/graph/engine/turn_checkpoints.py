@@ -170,7 +170,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
         own = name.removeprefix(part)  # with the slash before it
         if "~" not in part or own == name:
             return None
-        found = None
+        approval = None
         for event in records.asked.values():
             asked: str = event.data["name"]
             before = asked.removesuffix(own)
@@ -179,8 +179,8 @@ class TurnCheckpoints(InMemoryCheckpointer):
             id = approval_id(self.run.id, asked, occurrence)
             last = records.asked.get(records.newest.get(id, id))
             if last is not None and last.data["input_hash"] == hashed:
-                found = id
-        return found
+                approval = id
+        return approval
 
     def count_effect(self, part: str, name: str, occurrence: int) -> bool:
         """Count a call of an effect in a part of the graph; False if this run has made it."""

@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False):
-    """One difference. Equal to another only if every value in it is exactly the same."""
+    """One difference. Two changes are equal only if all their values are exactly equal."""
 
     path: Path
     kind: Kind
@@ -58,7 +58,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False):
         return _TYPES[type(self.old if self.kind is Kind.DELETE else self.new)]
 
     def inverse(self) -> Change:
-        """The change that undoes this one."""
+        """Return the change that undoes this one."""
         match self.kind:
             case Kind.MODIFY:
                 return Change(self.path, Kind.MODIFY, self.new, self.old)
@@ -148,9 +148,9 @@ def _splice(holder: Any, change: Change) -> None:
         raise DiffMismatch(_place(where), "a list", "a dict")
     if len(holder) != change.length:
         raise DiffMismatch(_place(where), f"a list of {change.length:,}", f"one of {len(holder):,}")
-    found = holder[at : at + len(old)]
-    if not same(found, list(old)):
-        raise DiffMismatch(_place(change.path), brief(old), brief(found))
+    replaced = holder[at : at + len(old)]
+    if not same(replaced, list(old)):
+        raise DiffMismatch(_place(change.path), brief(old), brief(replaced))
     list.__setitem__(holder, slice(at, at + len(old)), change.new or ())
 
 

@@ -225,23 +225,23 @@ def places_apart(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) ->
     size = RUN
     while size >= len(xs) and size > 1:  # a single run would be searched at once
         size //= _PARTS
-    found: list[int] = []
+    places: list[int] = []
     for at in range(0, len(xs), size):
-        _search(xs, ys, at, min(at + size, len(xs)), found, look=look or size < RUN)
-    return found
+        _search(xs, ys, at, min(at + size, len(xs)), places, look=look or size < RUN)
+    return places
 
 
 def _search(
-    xs: Sequence[Any], ys: Sequence[Any], start: int, stop: int, found: list[int], *, look: bool
+    xs: Sequence[Any], ys: Sequence[Any], start: int, stop: int, places: list[int], *, look: bool
 ) -> None:
     if alike(xs[start:stop], ys[start:stop], look=look):
         return
     if stop - start == 1:
-        found.append(start)
+        places.append(start)
         return
     size = max((stop - start) // _PARTS, 1)
     for at in range(start, stop, size):
-        _search(xs, ys, at, min(at + size, stop), found, look=True)
+        _search(xs, ys, at, min(at + size, stop), places, look=True)
 
 
 def gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:

@@ -43,15 +43,15 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
         return bool(self.changes)
 
     def apply(self, value: Any) -> Any:
-        """The value after the changes, read-only; unchanged parts are shared with `value`.
+        """Return the value after the changes, read-only; unchanged parts are shared with `value`.
 
-        Raises DiffMismatch if the value does not hold the diff's old values. `value` itself is
+        Raises DiffMismatch if the value does not have the diff's old values. `value` itself is
         never modified.
         """
         return change_.apply(value, self.changes)
 
     def inverse(self) -> Diff:
-        """The diff that undoes this one."""
+        """Return the diff that undoes this one."""
         return Diff(tuple([change.inverse() for change in reversed(self.changes)]))
 
     def ops(self) -> tuple[op.PlainOp, ...]:

@@ -69,11 +69,11 @@ class _Ranked(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastWriter(_Ranked, frozen=True, gc=False):
-    """The later side wins: give each side's time, or its version. A tie is left undecided."""
+    """The later side wins: pass each side's time or version. A tie stays undecided."""
 
 
 class Priority(_Ranked, frozen=True, gc=False):
-    """The side with the higher number wins. A tie is left undecided."""
+    """The side with the higher number wins. A tie stays undecided."""
 
 
 def escalate(conflict: Conflict) -> Any:
@@ -91,7 +91,7 @@ _put: Final[Any] = dict.__setitem__  # into a copy that nobody else has seen yet
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
-    """A conflict that a policy decided: which side won, or `neither` for a new value."""
+    """A conflict that a policy resolved: the side that won, or `neither` for a new value."""
 
     conflict: Conflict
     side: Side
@@ -103,7 +103,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Merged(msgspec.Struct, frozen=True, gc=False):
-    """The merged value, read-only. At an open conflict it has the base's value."""
+    """The merged value, read-only. At an unresolved conflict it has the base's value."""
 
     value: Any
     base: Any
@@ -111,7 +111,7 @@ class Merged(msgspec.Struct, frozen=True, gc=False):
     resolved: tuple[Resolved, ...] = ()
 
     def settled(self) -> Any:
-        """The value, if no conflict is open. Raises MergeConflict."""
+        """Return the value. Raises MergeConflict if a conflict is unresolved."""
         if self.conflicts:
             places = tuple([show(each.path) or "the root" for each in self.conflicts])
             raise MergeConflict(places, self.conflicts)

@@ -131,8 +131,8 @@ def _verify(raw: bytes, format: Format) -> None:
     opening = _OPENINGS[format].match(raw)
     if opening is None:
         raise InvalidEnvelope(f"they do not start like an envelope in {format}")
-    found, number = opening.groups()
-    expected = found.decode() if format == "json" else found.hex()
+    digest, number = opening.groups()
+    expected = digest.decode() if format == "json" else digest.hex()
     computed = _checksum(raw, *opening.span(1))
     if expected != computed:
         raise IntegrityViolation("the envelope", expected, computed)
@@ -280,13 +280,13 @@ def _read_msgpack(raw: bytes) -> Envelope:
     """Return the envelope in these bytes, canonical or not."""
     if _LARGE_MAP.search(raw):
         check_names(raw)
-    found = _unpack(raw)
+    packed = _unpack(raw)
     return Envelope(
-        schema_version=found.schema_version,
-        state_version=found.state_version,
-        serialized_at_us=found.serialized_at_us,
-        fields=found.fields,
-        checksum=found.checksum.hex(),
+        schema_version=packed.schema_version,
+        state_version=packed.state_version,
+        serialized_at_us=packed.serialized_at_us,
+        fields=packed.fields,
+        checksum=packed.checksum.hex(),
     )
 
 

@@ -27,7 +27,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # SHA-256 in hex, of the very bytes: another format, another checksum
 
     def state(self, state_type: type[S], *, migrations: MigrationRegistry | None = None) -> S:
-        """The fields as an object of this State class; another MAJOR is migrated by `migrations`.
+        """Return the fields as an object of this State class; `migrations` migrate another MAJOR.
 
         Without a schema version they are read as they are. Raises MigrationError, SchemaViolation.
         """

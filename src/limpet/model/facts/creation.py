@@ -110,14 +110,14 @@ def inherited(facts: Facts) -> dict[str, Any]:
     kept = facts.get("setup", EMPTY)
     permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
     budget = budgets.empty_limits(facts)
-    found = {"setup": permissions, "budget": budget, "timeouts": facts.get("timeouts", EMPTY)}
-    found = {name: value for name, value in found.items() if value}
-    found |= of_isolation.inherited_isolation(facts)
+    setup_data = {"setup": permissions, "budget": budget, "timeouts": facts.get("timeouts", EMPTY)}
+    setup_data = {name: value for name, value in setup_data.items() if value}
+    setup_data |= of_isolation.inherited_isolation(facts)
     if "tools" in facts:  # a binding without tools allows none
-        found |= {"tools": setup.tools_in(facts), "wanted": setup.degraded_in(facts)}
+        setup_data |= {"tools": setup.tools_in(facts), "wanted": setup.degraded_in(facts)}
     elif (given := setup.usable_tools(facts)) is not None:
-        found["given"] = list(given)
-    return found
+        setup_data["given"] = list(given)
+    return setup_data
 
 
 def fold_forked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -39,8 +39,8 @@ ISOLATED_FIELDS_MAX: Final = 256  # that one agent owns or reads; and that have 
 class FieldAccess(msgspec.Struct, frozen=True):
     """The fields of a session that an agent may write and read: `FieldAccess(owns=("review",))`.
 
-    It reads and writes what it owns, reads what it `reads`, and the other fields do not exist for
-    it. Names are those of state, `app:` and `user:` names too.
+    It may read and write the fields it `owns`, and read those in `reads`; it cannot see any other
+    field. Names are state names, including `app:` and `user:` names.
     """
 
     owns: tuple[str, ...] = ()
@@ -59,11 +59,11 @@ class FieldAccess(msgspec.Struct, frozen=True):
 
 
 class Isolation(msgspec.Struct, frozen=True):
-    """From whom a session is kept apart: `Isolation("per_task", task="invoice-7")`.
+    """Who may use a session besides its user: `Isolation("per_task", task="invoice-7")`.
 
-    per_user: others than the user of its key, except `users`, who may read and append.
-    per_task: also from its user's other tasks. Without a `task`, the session is its own.
-    per_agent: also its agents from each other: `agents={"agent:critic": FieldAccess(…)}`.
+    per_user: only the user of its key, and `users`, who may read and append.
+    per_task: in addition, not the same user's other tasks. Without a `task` the session is its own.
+    per_agent: in addition, each agent has its fields: `agents={"agent:critic": FieldAccess(…)}`.
     global: every user of its app may read and append.
     """
 

@@ -9,7 +9,9 @@ last epoch and the node that owns the session since. An epoch is never used twic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from limpet.errors import InvalidEvent, SessionMoved
@@ -18,7 +20,7 @@ from limpet.model.facts.phases import TERMINAL, phase
 from limpet.model.facts.running.children import children_in, delegation
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import EMPTY, FrozenDict, canonical
 
 DEPARTED: Final = "session.departed"
 ARRIVED: Final = "session.arrived"
@@ -28,6 +30,13 @@ MOVES: Final = frozenset((DEPARTED, ARRIVED, RETURNED))
 KEPT_US: Final = 24 * 3_600 * 1_000_000
 NODE_CHARS_MAX: Final = 64
 FAMILY_MAX: Final = 250  # sessions that depart in one commit
+EXPECTED: Final = "expected"  # the part of a stage that names its session
+LOG: Final = "log"  # the part that has its log
+_STAGE: Final = re.compile(
+    r"([0-9a-f]{32}/[0-9a-f]{32})/[1-9][0-9]{0,18}"
+    r"/(expected|log|checkpoints|memory/[0-9a-f]{32})",
+    re.ASCII,
+)
 
 
 def departed(to: str, epoch: int, *, source: str, family: Sequence[Key] = ()) -> Fact:
@@ -47,6 +56,29 @@ def arrived(node: str, epoch: int, *, source: str) -> Fact:
 def returned(node: str, epoch: int, reason: str) -> Fact:
     """The target has refused this epoch: the node still owns the session."""
     return Fact(type=RETURNED, data={"node": node, "epoch": epoch, "reason": reason})
+
+
+def stage_prefix(key: Key, uid: str | None = None) -> str:
+    """Return how the names of a session's stages begin; without a uid, of all under its key."""
+    return f"{short_digest(key.id)}/" + ("" if uid is None else f"{short_digest(uid)}/")
+
+
+def stage_part(id: str) -> str | None:
+    """Return the part of a session that the name of a stage says it has; None: it is no such
+    name."""
+    named = _STAGE.fullmatch(id)
+    return None if named is None else named[2]
+
+
+def stage_session(id: str) -> str | None:
+    """Return how the names of all stages of the same session begin; None: it is no such name."""
+    named = _STAGE.fullmatch(id)
+    return None if named is None else named[1]
+
+
+def short_digest(text: str) -> str:
+    """Return a name of bounded length for a text of any."""
+    return sha256(canonical(text)).hexdigest()[:32]
 
 
 def last_epoch(facts: Facts) -> int:

@@ -102,5 +102,5 @@ def _fits(title: Any, detail: Any, criteria: list[Any]) -> bool:
 def fold_evaluated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if "outcome" not in facts:
         return {}
-    found = {**facts["outcome"], "verdict": data["verdict"], "met": data["met"]}
-    return {"outcome": FrozenDict(found)}
+    outcome = {**facts["outcome"], "verdict": data["verdict"], "met": data["met"]}
+    return {"outcome": FrozenDict(outcome)}

@@ -113,10 +113,10 @@ TRANSITIONS: Final = frozenset(TYPES.values())
 
 def rule(phase: Phase, event: PhaseEvent) -> Rule:
     """The row of the table. Raises InvalidTransition."""
-    found = TABLE.get((phase, event))
-    if found is None:
+    transition = TABLE.get((phase, event))
+    if transition is None:
         raise InvalidTransition(phase, event, allowed(phase))
-    return found
+    return transition
 
 
 def allowed(phase: Phase) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ def fold_input(facts: Facts, at: Moment) -> Changes:
 
 def roused_us(facts: Facts) -> int | None:
     """Since when input waits for the end of a suspension that it ends; None: there is none."""
-    found: int | None = facts.get("roused_us")
-    return found
+    at_us: int | None = facts.get("roused_us")
+    return at_us
 
 
 def check_first(phase: Phase) -> Phase:

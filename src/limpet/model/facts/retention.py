@@ -31,8 +31,8 @@ def limits_data(events: int | None, age: timedelta | None) -> dict[str, int]:
         raise InvalidEvent(f"events is how many stay hot, from 1 on, not {described(events)}")
     if age is not None and not (isinstance(age, timedelta) and age >= timedelta(0)):
         raise InvalidEvent(f"age is a timedelta, not {described(age)}")
-    found = {"events": events, "age_us": None if age is None else age // _MICROSECOND}
-    return {name: value for name, value in found.items() if value is not None}
+    limits = {"events": events, "age_us": None if age is None else age // _MICROSECOND}
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def retention_in(facts: Facts) -> Mapping[str, int] | None:

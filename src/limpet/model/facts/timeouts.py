@@ -33,11 +33,11 @@ USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Times after which a sweep suspends, terminates and deletes a session. None: never.
 
-    `idle`: without a user's input, an agent's action or a tool's use, an active session is
-    suspended. `absolute`: after so long since its creation it is terminated. `grace`: suspended
-    for so long, it is terminated. `archive`: so long after its end it is archived. `expiry`: so
-    long after its end it is deleted. Renewing extends `idle`, up to `idle_max`. With `background`,
-    system.* events count as activity too.
+    `idle`: an active session without a user's input, an agent's action or a tool call is suspended.
+    `absolute`: it is terminated this long after its creation. `grace`: it is terminated after being
+    suspended this long. `archive`: it is archived this long after its end. `expiry`: it is deleted
+    this long after its end. Renewing extends `idle`, up to `idle_max`. With `background`, system.*
+    events count as activity too.
     """
 
     idle: timedelta | None = None
@@ -135,6 +135,6 @@ def unusual(facts: Facts) -> tuple[str, ...]:
     )
 
 
-def _most(found: Mapping[str, Any]) -> int:
-    most: int = found.get("idle_max_us", SPAN_US_MAX)
+def _most(timeouts: Mapping[str, Any]) -> int:
+    most: int = timeouts.get("idle_max_us", SPAN_US_MAX)
     return most

@@ -273,8 +273,8 @@ class UnionForm(Form):
         raise inside or Misfit(self.words, value)
 
     def inner(self, step: Step) -> Form | None:
-        found = [form for member in self.members if (form := member.inner(step)) is not None]
-        return found[0] if found else None
+        forms = [form for member in self.members if (form := member.inner(step)) is not None]
+        return forms[0] if forms else None
 
 
 def fields_of(record: type[Any]) -> Mapping[str, Form]:

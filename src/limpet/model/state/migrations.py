@@ -88,7 +88,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
         """Parse a version. Raises InvalidSchema if the text is not one.
 
         Strict: three numbers without leading zeros and nothing else. Pre-releases and builds are
-        refused because nobody can promise to read their state again.
+        refused because their state might never be readable again.
         """
         if isinstance(text, SchemaVersion):
             return text
@@ -257,13 +257,13 @@ class MigrationRegistry:
         takes the path of the next newer registered minor.
         """
         wanted = SchemaVersion.parse(target)
-        found = []
+        ambiguous = []
         for source in {step.source.major_minor: step.source for step in self.migrations}.values():
             if len(ways := self._ways(source, wanted)) > 1:
-                found.append(
+                ambiguous.append(
                     MigrationAmbiguous(self.lifecycle, str(source), str(wanted), _shown(ways))
                 )
-        return tuple(found)
+        return tuple(ambiguous)
 
     def path(
         self,

@@ -368,5 +368,5 @@ def _dict(value: Any, field: str) -> dict[str, Any]:
 
 def reducer_of(metadata: Iterable[Any]) -> Reducer:
     """The reducer among a field's annotations."""
-    found = [item for item in metadata if isinstance(item, Reducer)]
-    return found[0] if found else last_write_wins
+    reducers = [item for item in metadata if isinstance(item, Reducer)]
+    return reducers[0] if reducers else last_write_wins

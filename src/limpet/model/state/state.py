@@ -395,15 +395,15 @@ def check_reducers(metadata: Iterable[Any], form: Form, where: str, *, allowed: 
                 f"{where} has {named}, which is not a reducer; use one of limpet.reducers: "
                 f"{', '.join(sorted(_NAMES))}"
             )
-    found = [item for item in metadata if isinstance(item, Reducer)]
-    if not found:
+    reducers = [item for item in metadata if isinstance(item, Reducer)]
+    if not reducers:
         return
     if not allowed:
         raise InvalidSchema(f"{where} has a reducer; reducers stand on fields of a State")
-    if len(found) > 1:
-        names = " and ".join(reducer.name for reducer in found)
+    if len(reducers) > 1:
+        names = " and ".join(reducer.name for reducer in reducers)
         raise InvalidSchema(f"{where} has the reducers {names}; a field has one")
-    _check_fit(found[0], form, where)
+    _check_fit(reducers[0], form, where)
 
 
 def _check_fit(reducer: Reducer, form: Form, where: str) -> None:
@@ -501,7 +501,7 @@ class State(Record):
 
     @classmethod
     def access_of(cls, field: str) -> Access:
-        """Who may read and write a field, as declared. Raises SchemaViolation."""
+        """Return the declared access to a field. Raises SchemaViolation."""
         if field not in cls.__pydantic_fields__:
             words = f"a field of {cls.__name__}"
             raise SchemaViolation(field, words, "a name that it does not declare")
@@ -605,7 +605,7 @@ class Access(msgspec.Struct, frozen=True):
 
     @property
     def form(self) -> dict[str, list[str]]:
-        """Plain values to be kept with a session; empty if everybody may do everything."""
+        """Return the plain values to store with a session; empty if there is no restriction."""
         roles = {"read": self.read, "write": self.write}
         return {name: sorted(of) for name, of in roles.items() if of is not None}
 

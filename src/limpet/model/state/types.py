@@ -31,8 +31,8 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 class TTL(timedelta):
     """How long something stays valid, counted from a start that its owner knows. Never negative.
 
-    A separate type, so that a field shows whether it holds a difference between two times or an
-    expiry: `TTL(hours=1).ends_at(made_at)`.
+    A separate type, so that a field shows whether it holds a duration or an expiry:
+    `TTL(hours=1).ends_at(made_at)`.
     """
 
     __slots__ = ()
@@ -45,15 +45,15 @@ class TTL(timedelta):
 
     @classmethod
     def of(cls, duration: timedelta) -> TTL:
-        """The TTL as long as `duration`."""
+        """Return the TTL of this `duration`."""
         return cls(duration.days, duration.seconds, duration.microseconds)
 
     def ends_at(self, start: datetime) -> datetime:
-        """When it expires, if it began at `start`."""
+        """Return when it expires, given its `start`."""
         return start + self
 
     def is_over(self, start: datetime, now: datetime) -> bool:
-        """True if it has expired at `now`, if it began at `start`. At the end itself it has."""
+        """True if it has expired at `now`, given its `start`. It is over at its very end."""
         return now >= self.ends_at(start)
 
     @classmethod

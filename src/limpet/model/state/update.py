@@ -219,13 +219,13 @@ def _slot(state_type: type[State], name: Any, *, whole: bool) -> FieldUpdate:
         fields_of(state_type)  # complete, or refused
         slots = {}
         state_type.__slots_of__ = slots  # type: ignore[attr-defined]  # a cache of this module
-    found = slots.get((name, whole)) if isinstance(name, str) else None
-    if found is None:
+    slot = slots.get((name, whole)) if isinstance(name, str) else None
+    if slot is None:
         if name not in state_type.__pydantic_fields__:
             words = f"a field of {state_type.__name__}"
             raise SchemaViolation(str(name), words, "a name that it does not declare")
-        found = slots[name, whole] = FieldUpdate(state_type, name, whole=whole)
-    return found
+        slot = slots[name, whole] = FieldUpdate(state_type, name, whole=whole)
+    return slot
 
 
 def _items(made: Iterable[Any], plain: list[Any]) -> list[Any]:

@@ -312,8 +312,8 @@ _BOUNDS: Final = {"greater_than_equal": INT_MIN, "less_than_equal": INT_MAX}
 def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
     """Pydantic's first error as a violation of the user's field and type."""
     first = _first(error.errors(include_url=False))
-    way, found = _placed(form, first["loc"])
-    kind, words = first["type"], found.words if found is not None else "nothing"
+    way, at = _placed(form, first["loc"])
+    kind, words = first["type"], at.words if at is not None else "nothing"
     actual = described(first.get("input"))
     if kind == "missing":
         actual = "nothing"
@@ -337,18 +337,18 @@ def failed(error: Exception, form: Form, name: str, value: object) -> SchemaViol
 
 def _first(errors: list[Any]) -> Any:
     """The first error, skipping union members that a literal field rules out."""
-    ruled_out = {found["loc"][:-1] for found in errors if found["type"] == "literal_error"}
-    for found in errors:
-        loc = found["loc"]
+    ruled_out = {error["loc"][:-1] for error in errors if error["type"] == "literal_error"}
+    for error in errors:
+        loc = error["loc"]
         if not any(loc[:length] in ruled_out for length in range(len(loc))):
-            return found
+            return error
     return errors[0]
 
 
-def _by_size(found: Any) -> bool:
+def _by_size(error: Any) -> bool:
     """True if the only problem is that an integer does not fit 64 bits."""
-    bound = found.get("ctx", {}).get("ge", found.get("ctx", {}).get("le"))
-    return bound is not None and _BOUNDS.get(found["type"]) == bound
+    bound = error.get("ctx", {}).get("ge", error.get("ctx", {}).get("le"))
+    return bound is not None and _BOUNDS.get(error["type"]) == bound
 
 
 def _placed(form: Form, loc: tuple[Step, ...]) -> tuple[list[Step], Form | None]:

@@ -165,10 +165,10 @@ async def list_versions(call: WireCall) -> Answer:
     before = None if token is None else place_in(token)
     documents = call.of_app(AGENTS)
     await shelf.find(documents, id)
-    found = await documents.history(id, limit=limit + 1, before=before)
-    versions = {each.value["version"]: each for each in reversed(found) if not each.deleted}
+    documents_of = await documents.history(id, limit=limit + 1, before=before)
+    versions = {each.value["version"]: each for each in reversed(documents_of) if not each.deleted}
     items = [agent_form(versions[number]) for number in sorted(versions, reverse=True)]
-    last = found[-1].version if len(found) > limit else 1
+    last = documents_of[-1].version if len(documents_of) > limit else 1
     shown = [each for each in items if each["version"] > last or last == 1]
     return page(shown, to_token(str(last + 1)) if last > 1 else None)
 

@@ -16,15 +16,24 @@ import msgspec
 from starlette.routing import BaseRoute
 
 from limpet.errors import (
+    AccessDenied,
     IdempotencyKeyReused,
+    InsufficientTokenBudget,
     InvalidEvent,
     InvalidInput,
     RequestAnswered,
     RequestNotFound,
     SessionConflict,
+    SessionError,
 )
-from limpet.model import Draft, Event
+from limpet.model import Draft, Event, Key
+from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.outcomes import outcome_defined
+from limpet.model.facts.running.children import (
+    CHILD_CREATED,
+    DELEGATION_ENDED,
+    parent_in,
+)
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
@@ -33,7 +42,10 @@ from limpet.model.facts.running.requests import (
     check_answer,
     requests_in,
 )
+from limpet.model.facts.running.runs import MAX_STEPS
+from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED
 from limpet.server import ids
+from limpet.server.access import header_of
 from limpet.server.forms import PageForm
 from limpet.server.managed.forms import SentForm, WireEventForm
 from limpet.server.managed.wire import (
@@ -49,6 +61,7 @@ from limpet.server.managed.wire import (
 from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.journal import retrying
+from limpet.session.limpet import append_to
 from limpet.session.session import Session
 
 _EVENTS_MAX: Final = 1_000  # in one send
@@ -62,6 +75,11 @@ _ANSWERS: Final = {
 }
 _FILES: Final = frozenset(("image", "document"))
 _TERMINAL: Final = frozenset(("session.completed", "session.terminated"))
+_POLICIES: Final = {"allow": "always_allow", "ask": "always_ask"}  # by what they evaluate to
+_ERRORS: Final = {InsufficientTokenBudget.code: "compaction_limit_reached_error"}  # else unknown
+_STOP_REASONS: Final = ("end_turn", "retries_exhausted", "budget_reached", "requires_action")
+_SENT: Final = "agent.thread_message_sent"
+_RECEIVED: Final = "agent.thread_message_received"
 
 
 class SendEvents(msgspec.Struct):
@@ -85,17 +103,25 @@ async def send(call: WireCall) -> Answer:
     if not 0 < len(body.events) <= _EVENTS_MAX:
         raise InvalidInput(f"events is a list of 1 to {_EVENTS_MAX:,} events.")
     key = call.key()
-    session: Session[Any] = call.lp.session(key)
-    idempotency = call.request.headers.get("idempotency-key")
+    idempotency = header_of(call.request, b"idempotency-key")
     if idempotency is not None and not 0 < len(idempotency) <= 255:
         raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
-    sent = Sent(call.caller.name, session, body.events, idempotency)
-    recorded = await retrying(sent.record, SessionConflict)
+    if idempotency is None and not any([event.get("type") in _ANSWERS for event in body.events]):
+        drafts = [draft_of(event) for event in body.events]
+        recorded, facts = await append_to(call.lp, key, drafts)
+        if parent_in(facts) is None:
+            return {"data": [_echo(event) for event in recorded]}
+        session: Session[Any] = await call.lp.get(key, tail=0)
+    else:
+        session = call.lp.session(key)
+        sent = CheckedSend(call.caller.name, session, body.events, idempotency)
+        recorded = await retrying(sent.record, SessionConflict)
     return {"data": [await form_of(session, event) for event in recorded]}
 
 
-class Sent:
-    """The events of one send, on their way into the log."""
+class CheckedSend:
+    """Events on their way into the log with answers, which a request takes once, or under a key,
+    which is used once. They are recorded on the version that was looked at."""
 
     def __init__(
         self, sender: str, session: Session[Any], events: Sequence[Json], key: str | None
@@ -110,28 +136,23 @@ class Sent:
             self._fingerprint = f"send-{digest[:32]}"
 
     async def record(self) -> tuple[Event, ...]:
-        """Record them on the version that was looked at, if that matters. Raises SessionConflict.
-
-        It matters for answers, which a request takes once, and for a key, which is used once.
-        """
+        """Record them. Raises SessionConflict if the session moved on."""
         session = self._session
-        if self._key is not None or any([each.get("type") in _ANSWERS for each in self._events]):
-            await session.refresh(tail=0)
+        await session.refresh(tail=0)
         if self._key is not None and (before := await self._recorded()):
             return before
         drafts = [await self._draft(place) for place in range(len(self._events))]
         answers = [each for each in drafts if "request_id" in each.data]
         for draft in answers:
             await self._check_answer(draft)
-        expect = session.version if answers or self._key is not None else None
-        return await session.append_many(drafts, expect=expect)
+        return await session.append_many(drafts, expect=session.version)
 
     async def _recorded(self) -> tuple[Event, ...]:
-        """What was recorded under this key before. Raises IdempotencyKeyReused."""
-        found = await self._session.read_ids([self._id(0)])
-        if not found:
+        """Return the events recorded earlier under this key. Raises IdempotencyKeyReused."""
+        events = await self._session.read_ids([self._id(0)])
+        if not events:
             return ()
-        if found[0].invocation_id != self._fingerprint:
+        if events[0].invocation_id != self._fingerprint:
             raise IdempotencyKeyReused(self._key or "")
         return await self._session.read_ids([self._id(n) for n in range(len(self._events))])
 
@@ -170,8 +191,8 @@ class Sent:
     async def _request(self, id: object) -> str:
         """The request that an event asked. Raises RequestNotFound."""
         own = ids.from_wire(ids.EVENT, id) if isinstance(id, str) else ""
-        found = await self._session.read_ids([own]) if own else ()
-        request = found[0].data.get("request_id") if found and found[0].data else None
+        events = await self._session.read_ids([own]) if own else ()
+        request = events[0].data.get("request_id") if events and events[0].data else None
         if not isinstance(request, str):
             raise RequestNotFound(self._session.key, str(id)[:100])
         return request
@@ -277,7 +298,7 @@ def _text(value: object) -> str:
 
 
 def content_of(data: Mapping[str, Any]) -> list[Json]:
-    """What a message says, as blocks."""
+    """Return the content of a message as blocks."""
     content = data.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         return [_block(part) for part in content]
@@ -307,18 +328,22 @@ def _result(output: object) -> list[Json]:
 # --- events of ours as the wire shows them --------------------------------------------------------
 
 
+def _echo(event: Event) -> Json:
+    """The wire's form of a message, an interrupt or an outcome that was just sent."""
+    assert event.data is not None
+    if event.type == "user.message":
+        return {**_named(event, event.type), "content": content_of(event.data)}
+    return {**_named(event, event.type), **_FORMS[event.type](event, event.data)}
+
+
 async def form_of(session: Session[Any], event: Event) -> Json | None:
     """The event on the wire; None if it has no type for it."""
     data = event.data
     if data is None:
         return None
-    if event.type == "session.status_idle" and data.get("stop_reason") == "requires_action":
-        blocking = await _blocking(session, data.get("blocked_on", ()))
-        if not blocking:  # it waits for its children, not for the client
-            return None
-        return _idle(event, {"type": "requires_action", "event_ids": blocking})
-    if event.type == "span.completed":
-        return await _request_end(session, event) if data.get("kind") == "model" else None
+    if (reading := _READING.get(event.type)) is not None:
+        form: Json | None = await reading(session, event, data)
+        return form
     shown = _FORMS.get(event.type)
     fields = None if shown is None else shown(event, data)
     return None if fields is None else {**_named(event, event.type), **fields}
@@ -338,13 +363,13 @@ async def _blocking(session: Session[Any], requests: Iterable[str]) -> list[str]
     wanted = list(requests)
     pairs = [id for request in wanted for id in (f"{request}/use", asked_id(request))]
     known = {event.id: event.type for event in await session.read_ids(pairs)} if pairs else {}
-    found = []
+    blocking = []
     for request in wanted:
         use, asked = f"{request}/use", asked_id(request)
         is_use = use in known and known.get(asked) == "agent.tool_use"
         if asked in known:
-            found.append(ids.to_wire(ids.EVENT, use if is_use else asked))
-    return found
+            blocking.append(ids.to_wire(ids.EVENT, use if is_use else asked))
+    return blocking
 
 
 def _use_of(request: object) -> str:
@@ -354,6 +379,9 @@ def _use_of(request: object) -> str:
 
 
 def _message(event: Event, data: Mapping[str, Any]) -> Json | None:
+    if data.get("limit") == MAX_STEPS:  # the note of an agent that stopped there
+        error = _error("tool_use_limit_reached_error", str(data.get("text", "")), "exhausted")
+        return {"type": "session.error", "error": error}
     content = content_of(data)
     return {"content": content} if content or event.type != "agent.message" else None
 
@@ -389,11 +417,13 @@ def _tool_use(event: Event, data: Mapping[str, Any]) -> Json | None:
         return None
     permission = data.get("permission", "allow")
     input = data.get("input")
-    return {
+    form = {
         "name": data.get("name", ""),
         "input": input if isinstance(input, Mapping) else {"value": input},
         "evaluated_permission": permission,
     }
+    policy = _POLICIES.get(permission)  # none: the call was refused before any applied
+    return form if policy is None else {**form, "evaluation": {"type": policy}}
 
 
 def _custom_use(event: Event, data: Mapping[str, Any]) -> Json:
@@ -415,22 +445,37 @@ def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
     return None if type is None else {"type": type}
 
 
-def _stopped(event: Event, data: Mapping[str, Any]) -> Json | None:
+async def _stopped(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json | None:
     reason = data.get("stop_reason")
     if reason in ("rescheduling", "terminated"):  # the change of status says so already
         return None
-    kept = ("end_turn", "retries_exhausted", "budget_reached")
-    return {"stop_reason": {"type": reason if reason in kept else "end_turn"}}
+    stop: Json = {"type": reason if reason in _STOP_REASONS else "end_turn"}
+    if reason == "requires_action":
+        blocking = await _blocking(session, data.get("blocked_on", ()))
+        if not blocking:  # it waits for its children, not for the client
+            return None
+        stop["event_ids"] = blocking
+    elif reason == "end_turn" and await _is_at_max_steps(session, event):
+        stop = {"type": "retries_exhausted"}
+    return {**_named(event, event.type), "stop_reason": stop}
 
 
-def _idle(event: Event, stop_reason: Json) -> Json:
-    return {**_named(event, "session.status_idle"), "stop_reason": stop_reason}
+async def _is_at_max_steps(session: Session[Any], idle: Event) -> bool:
+    """True if the turn that this event ended was stopped at the steps that its agent may take."""
+    types = ["agent.message", "session.status_idle"]
+    last = await session.read(before=idle.seq, types=types, limit=1, reverse=True)
+    return bool(last) and (last[0].data or {}).get("limit") == MAX_STEPS
 
 
 def _failed(event: Event, data: Mapping[str, Any]) -> Json:
     status = "retrying" if "retry_at" in data else "exhausted"
-    said = {"type": "unknown_error", "message": data.get("message", "")}
-    return {"error": {**said, "code": data.get("code"), "retry_status": {"type": status}}}
+    code = data.get("code")
+    error = _error(_ERRORS.get(str(code), "unknown_error"), data.get("message", ""), status)
+    return {"error": {**error, "code": code}}
+
+
+def _error(type: str, message: str, retry_status: str) -> Json:
+    return {"type": type, "message": message, "retry_status": {"type": retry_status}}
 
 
 def _span_started(event: Event, data: Mapping[str, Any]) -> Json | None:
@@ -444,14 +489,16 @@ def _span(data: Mapping[str, Any]) -> str:
     return ids.to_wire(ids.EVENT, str(data.get("span_id")))
 
 
-async def _request_end(session: Session[Any], event: Event) -> Json:
+async def _request_end(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json | None:
     """The end of a model call, with the usage that hangs on its message."""
+    if data.get("kind") != "model":
+        return None
     said = await session.read(before=event.seq, types=["agent.message"], limit=1, reverse=True)
-    is_error = event.data.get("result") == "error"
-    data = {} if is_error or not said or said[0].data is None else said[0].data
-    usage = data.get("usage") or {}
+    is_error = data.get("result") == "error"
+    message = {} if is_error or not said or said[0].data is None else said[0].data
+    usage = message.get("usage") or {}
     form = _named(event, "span.model_request_end")
-    form |= {"model_request_start_id": _span(event.data), "is_error": is_error}
+    form |= {"model_request_start_id": _span(data), "is_error": is_error}
     form["model_usage"] = {
         "input_tokens": usage.get("input", 0),
         "output_tokens": usage.get("output", 0),
@@ -459,6 +506,63 @@ async def _request_end(session: Session[Any], event: Event) -> Json:
         "cache_read_input_tokens": usage.get("cache_read", 0),
     }
     return form
+
+
+# --- messages between a session and its children --------------------------------------------------
+
+
+async def _child_begun(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json:
+    child = Key(data["app"], data["user"], data["child"])
+    return _between(event, _SENT, child, await _task(session, child), child.app)
+
+
+async def _child_ended(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json:
+    child, output = Key(data["app"], data["user"], data["child"]), data.get("output")
+    content = _result(data.get("summary") if output is None else output)
+    return _between(event, _RECEIVED, child, content, child.app)
+
+
+async def _input(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json:
+    """A message of the client; the first one of a child is the task that its parent gave it."""
+    content = content_of(data)
+    if (parent := parent_in(session.head.facts)) is not None:
+        (first,) = await session.read(types=["user.message"], limit=1)
+        if first.id == event.id:
+            return _between(event, _RECEIVED, parent, content)
+    return {**_named(event, event.type), "content": content}
+
+
+async def _delegation_ended(
+    session: Session[Any], event: Event, data: Mapping[str, Any]
+) -> Json | None:
+    """What a child returns to its parent: the last message of its agent."""
+    parent = parent_in(session.head.facts)
+    if parent is None:
+        return None
+    said = await session.read(before=event.seq, types=["agent.message"], limit=1, reverse=True)
+    return _between(event, _SENT, parent, content_of((said and said[0].data) or {}))
+
+
+def _between(
+    event: Event, type: str, other: Key, content: list[Json], agent: str | None = None
+) -> Json:
+    """A message to or from another thread; its agent is named unless it is the first."""
+    way = "to" if type == _SENT else "from"
+    form = {**_named(event, type), "processed_at": rfc3339(event.at), "content": content}
+    form[f"{way}_session_thread_id"] = ids.thread_id(other)
+    return form if agent is None else {**form, f"{way}_agent_name": agent}
+
+
+async def _task(session: Session[Any], child: Key) -> list[Json]:
+    """What a child was asked to do; empty if it is gone, or is not the reader's to see."""
+    from limpet.runtime.children import open_child  # what runs turns, a server may never need
+
+    try:
+        thread = await open_child(session, child)
+        first = await thread.read(types=["user.message"], limit=1)
+    except (SessionError, AccessDenied):
+        return []
+    return content_of(first[0].data or {}) if first else []
 
 
 def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
@@ -474,8 +578,18 @@ def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
     }
 
 
+# The forms of events that say less than the wire shows: the rest is read.
+_READING: Final[Mapping[str, Any]] = {
+    "user.message": _input,
+    "session.status_idle": _stopped,
+    "span.completed": _request_end,
+    CHILD_CREATED: _child_begun,
+    CHILD_SPAWNED: _child_begun,
+    CHILD_ENDED: _child_ended,
+    CHILD_DONE: _child_ended,
+    DELEGATION_ENDED: _delegation_ended,
+}
 _FORMS: Final[Mapping[str, Any]] = {
-    "user.message": _message,
     "system.message": _message,
     "agent.message": _message,
     "user.interrupt": lambda event, data: {},
@@ -487,7 +601,6 @@ _FORMS: Final[Mapping[str, Any]] = {
     "agent.custom_tool_use": _custom_use,
     "agent.tool_result": _tool_result,
     "session.status_changed": _changed,
-    "session.status_idle": _stopped,
     "session.error": _failed,
     "span.started": _span_started,
     "session.outcome_evaluated": _evaluated,
@@ -514,13 +627,13 @@ async def listed_of(call: WireCall, session: Session[Any]) -> Json:
     items: list[Json] = []
     while True:
         if ascending:
-            found = await session.read(after=place, limit=_READ_AT_ONCE)
+            events = await session.read(after=place, limit=_READ_AT_ONCE)
         else:
             before = place or None
-            found = await session.read(before=before, limit=_READ_AT_ONCE, reverse=True)
-        if not found:
+            events = await session.read(before=before, limit=_READ_AT_ONCE, reverse=True)
+        if not events:
             return page(items, None)
-        for event in found:
+        for event in events:
             form = await form_of(session, event)
             if form is not None and len(items) == limit:
                 return page(items, to_token(str(place)))

@@ -60,10 +60,10 @@ async def listed(call: WireCall) -> Answer:
             return False
         return document.value["hash"] is not None and (not wanted or name in wanted)
 
-    found = await shelf.listed(call, call.of_user(FILES), _form, keep=keep)
-    data = found["data"]
+    files = await shelf.listed(call, call.of_user(FILES), _form, keep=keep)
+    data = files["data"]
     edges = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
-    return {**found, "has_more": found["next_page"] is not None, **edges}
+    return {**files, "has_more": files["next_page"] is not None, **edges}
 
 
 @describe(response=FileForm)
@@ -101,10 +101,10 @@ def _form(document: Document) -> Json:
 def _file(body: bytes, content_type: str) -> tuple[str, str, bytes]:
     """The part `file` of a form: its name, media type and content. Raises InvalidInput."""
     kind, _, options = content_type.partition(";")
-    found = re.search(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', options)
-    if kind.strip().lower() != "multipart/form-data" or found is None:
+    match = re.search(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', options)
+    if kind.strip().lower() != "multipart/form-data" or match is None:
         raise InvalidInput("a file is sent as multipart/form-data, in a part named file.")
-    boundary = (found[1] or found[2]).encode()
+    boundary = (match[1] or match[2]).encode()
     for part in (b"\r\n" + body).split(b"\r\n--" + boundary)[1:-1]:
         head, blank, data = part.partition(b"\r\n\r\n")
         named = {m[1].lower(): m[2] for m in _FIELD.finditer(head)}

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class DeletedForm(TypedDict):
-    """What was removed, and that it was: the type ends with `_deleted`."""
+    """A removed object; its type ends with `_deleted`."""
 
     id: str
     type: str

@@ -204,7 +204,7 @@ async def listed(call: WireCall) -> Answer:
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
     prefix, full = call.text("path_prefix") or "", call.text("view") == "full"
     depth = call.number("depth", 0, most=1_000)
-    found: dict[str, Json] = {}
+    listing: dict[str, Json] = {}
     async for document in call.of_user(MEMORIES).each(f"{store.name}/"):
         path = document.value["path"]
         if not path.startswith(prefix):
@@ -212,14 +212,14 @@ async def listed(call: WireCall) -> Answer:
         steps = path[len(prefix) :].lstrip("/").split("/")
         if depth and len(steps) > depth:
             below = path[: len(path) - len("/".join(steps[depth:]))]
-            found[below] = {"type": "memory_prefix", "path": below}
+            listing[below] = {"type": "memory_prefix", "path": below}
         else:
-            found[path] = _memory(document, full=full)
+            listing[path] = _memory(document, full=full)
     limit, token = call.limit(), call.text("page")
     after = "" if token is None else from_token(token)
-    paths = [path for path in sorted(found) if path > after]
+    paths = [path for path in sorted(listing) if path > after]
     more = len(paths) > limit
-    shown = [found[path] for path in paths[:limit]]
+    shown = [listing[path] for path in paths[:limit]]
     return page(shown, to_token(paths[limit - 1]) if more else None)
 
 
@@ -343,9 +343,9 @@ async def _versions(memories: Documents, name: str, *, full: bool) -> list[Json]
     store, _, id = name.partition("/")
     forms: list[Json] = []
     before: int | None = None
-    while before != 1 and (found := await memories.history(name, limit=100, before=before)):
-        before = found[-1].version
-        forms += [_version(store, id, each, full=full) for each in found]
+    while before != 1 and (versions := await memories.history(name, limit=100, before=before)):
+        before = versions[-1].version
+        forms += [_version(store, id, each, full=full) for each in versions]
     return forms
 
 

@@ -1,4 +1,4 @@
-"""What hangs on a session of the wire: its resources, and its threads.
+"""A session's resources and threads on the wire.
 
 Resources are kept in the session's state. A thread is a session that a turn delegated work to; the
 first thread is the session itself.
@@ -198,13 +198,9 @@ def thread_form(call: WireCall, session: Session[Any], thread: Session[Any]) -> 
     kept = ("status", "agent", "stats", "usage", "created_at", "updated_at", "archived_at")
     is_first = thread.key == session.key
     return {
-        "id": thread_id(thread.key),
+        "id": ids.thread_id(thread.key),
         "type": "session_thread",
         "session_id": ids.session_id(session.id),
-        "parent_thread_id": None if is_first else thread_id(session.key),
+        "parent_thread_id": None if is_first else ids.thread_id(session.key),
         **{name: form[name] for name in kept},
     }
-
-
-def thread_id(key: Key) -> str:
-    return ids.to_wire(ids.THREAD, f"{key.app}\n{key.id}")

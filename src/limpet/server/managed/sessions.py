@@ -184,7 +184,7 @@ async def listed(call: WireCall) -> Answer:
     archived, store = call.flag("include_archived"), call.text("memory_store_id")
     items: list[Json] = []
     while True:
-        found = await call.lp.list(
+        heads = await call.lp.list(
             app=call.app,
             user=call.user,
             labels=labels or None,
@@ -193,8 +193,8 @@ async def listed(call: WireCall) -> Answer:
             limit=limit - len(items),
             cursor=cursor,
         )
-        for head in found.items:
-            form = form_of(call, head, found.states.get(head.key, {}))
+        for head in heads.items:
+            form = form_of(call, head, heads.states.get(head.key, {}))
             stores = [each.get("memory_store_id") for each in form["resources"]]
             if (
                 created(head.created_us)
@@ -203,7 +203,7 @@ async def listed(call: WireCall) -> Answer:
                 and (store is None or store in stores)
             ):
                 items.append(form)
-        cursor = found.cursor
+        cursor = heads.cursor
         if cursor is None or len(items) == limit:
             next_page = None if cursor is None else to_token(cursor)
             return {**page(items, next_page), "prev_page": None}

@@ -91,13 +91,13 @@ async def listed(
     archived, created = call.flag("include_archived"), call.times()
     items: list[Json] = []
     while True:
-        found = await documents.list(prefix, limit=limit - len(items), cursor=cursor)
-        for document in found.items:
+        part = await documents.list(prefix, limit=limit - len(items), cursor=cursor)
+        for document in part.items:
             form = show(document)
             is_shown = archived or form.get("archived_at") is None
             if is_shown and keep(document) and created(micros(form["created_at"])):
                 items.append(form)
-        cursor = found.cursor
+        cursor = part.cursor
         if cursor is None or len(items) == limit:
             return page(items, None if cursor is None else to_token(cursor))
 

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
 from limpet.model import Event
 from limpet.server import ids
-from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS
+from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS, STREAM_PIECE_BYTES
 from limpet.server.managed.events import form_of
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
 from limpet.server.openapi import STREAMED, describe
@@ -70,10 +70,10 @@ async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
         return session.version
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return int(text)
-    found = await session.read_ids([ids.from_wire(ids.EVENT, text)])
-    if not found:
+    events = await session.read_ids([ids.from_wire(ids.EVENT, text)])
+    if not events:
         raise InvalidQuery(f"after={text[:100]!r} is not an event of this session")
-    return found[0].seq
+    return events[0].seq
 
 
 class EventStream(Response, Generic[T]):
@@ -96,6 +96,15 @@ class EventStream(Response, Generic[T]):
     async def shown(self, item: T) -> list[bytes]:
         """The frames of what came."""
         raise NotImplementedError
+
+    async def ended(self, error: LimpetError) -> list[bytes]:
+        """The frames that say why nothing more comes."""
+        if isinstance(error, SessionDeleted):
+            now = rfc3339(self._call.lp.now())
+            gone = {"id": ids.to_wire(ids.EVENT, "deleted"), "type": "session.deleted"}
+            return [self.frame({**gone, "processed_at": now})]
+        said = msgspec.json.encode(error_form(error, ""))
+        return [b"event: error\ndata: " + said + b"\n\n"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._next = asyncio.ensure_future(anext(self._items))
@@ -126,15 +135,11 @@ class EventStream(Response, Generic[T]):
             async with aclosing(self._frames()) as frames:
                 async for frame in frames:
                     await _progress(scope, send, frame)
-        except SessionDeleted:
-            now = rfc3339(self._call.lp.now())
-            gone = {"id": ids.to_wire(ids.EVENT, "deleted"), "type": "session.deleted"}
-            await _progress(scope, send, self.frame({**gone, "processed_at": now}))
         except (FollowerBehind, StoreClosed):
             return  # the client comes back, and reads on from what it has
         except LimpetError as error:
-            said = msgspec.json.encode(error_form(error, ""))
-            await _progress(scope, send, b"event: error\ndata: " + said + b"\n\n")
+            for frame in await self.ended(error):
+                await _progress(scope, send, frame)
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         """Frames as they come, and heartbeats while nothing does."""
@@ -230,10 +235,16 @@ def _named_tool(tool: Mapping[str, Any]) -> Json:
 
 
 async def _progress(scope: Scope, send: Send, body: bytes) -> None:
-    """Send, or cut the connection off if the reader does not take anything."""
+    """Send, or cut the connection off if the reader does not take anything.
+
+    In pieces, each with its own time: a reader on a slow line takes long for all of a large event,
+    and would be cut off at the same place whenever it came back.
+    """
     try:
-        async with asyncio.timeout(SLOW_READER_SECONDS):
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+        for first in range(0, len(body), STREAM_PIECE_BYTES):
+            piece = body[first : first + STREAM_PIECE_BYTES]
+            async with asyncio.timeout(SLOW_READER_SECONDS):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         if abort := scope.get(ABORT):
             abort()

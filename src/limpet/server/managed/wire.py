@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from limpet.errors import (
     AccessDenied,
@@ -42,9 +44,10 @@ from limpet.errors import (
     TooManyRequests,
 )
 from limpet.model import Key
-from limpet.security.access import Principal, Resource
+from limpet.model.keys import known_key
+from limpet.security.access import Resource
 from limpet.server import ids
-from limpet.server.access import NOTE, Caller, RouteNote
+from limpet.server.access import NOTE, Caller, RouteNote, header_of
 from limpet.server.limits import BODY_BYTES_MAX
 from limpet.server.loggers import SERVER
 from limpet.server.openapi import STREAMED, described
@@ -60,12 +63,15 @@ Endpoint = Callable[["WireCall"], Awaitable[Answer]]
 
 DEFAULT_APP: Final = "default"
 DEFAULT_USER: Final = "default"
-APP_HEADER: Final = "limpet-app"  # for callers whose key is of no one app
-USER_HEADER: Final = "limpet-user"  # for callers whose key is of no one user
+APP_HEADER: Final = b"limpet-app"  # for callers whose key is of no one app
+USER_HEADER: Final = b"limpet-user"  # for callers whose key is of no one user
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 1_000
 OF_APP: Final = "*"  # the owner of what all users of an app share
 _GONE: Final = (SessionDeleted, SessionErased)
+_JSON: Final = (b"content-type", b"application/json")
+_PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
+_requests: Final = count(1)
 _KEPT_STATUS: Final = frozenset((400, 401, 403, 404, 412, 413, 422, 429, 503, 507))
 
 
@@ -74,23 +80,28 @@ class WireCall:
 
     def __init__(self, service: Service, request: Request, caller: Caller) -> None:
         self.service, self.request, self.caller = service, request, caller
-        headers = request.headers
-        self.lp: Limpet = caller.lp
-        if caller.admin and caller.principal is None:  # with --dev: what it writes has its name
-            principal = Principal(caller.name, role="admin", app=caller.app, user=caller.user)
-            self.lp = caller.lp.acting_as(principal)
-        self.named_app = caller.app or headers.get(APP_HEADER) or self.text("app")
-        self.named_user = caller.user or headers.get(USER_HEADER) or self.text("user")
+        self.lp: Limpet = service.lp_of(caller)
+        self.named_app = caller.app or self._named(APP_HEADER, "app")
+        self.named_user = caller.user or self._named(USER_HEADER, "user")
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
+
+    def _named(self, header: bytes, parameter: str) -> str | None:
+        """The value of a header, or else of a parameter of the query."""
+        value = header_of(self.request, header)
+        if value or not self.request.scope["query_string"]:
+            return value or None
+        return self.text(parameter)
 
     async def check_owner(self) -> None:
         """Whoever has a key of one app or user does not name another. Raises AccessDenied, which
         the audit has."""
         of = (self.caller.app, self.caller.user)
         for bound, header, name in zip(of, (APP_HEADER, USER_HEADER), ("app", "user"), strict=True):
-            named = self.request.headers.get(header) or self.text(name) or bound
-            if bound is None or named == bound:
+            if bound is None:
+                continue
+            named = self._named(header, name) or bound
+            if named == bound:
                 continue
             place = Resource("app", self.app)  # its own: a log for each name would fill the disk
             client = self.request.client
@@ -110,7 +121,7 @@ class WireCall:
 
     def key(self) -> Key:
         """The key of the session in the path. Raises InvalidInput."""
-        return Key(self.app, self.user, ids.session_key_id(self.path("session_id")))
+        return known_key(self.app, self.user, ids.session_key_id(self.path("session_id")))
 
     def of_app(self, collection: str) -> Documents:
         """Documents that all users of the app share."""
@@ -120,9 +131,9 @@ class WireCall:
         """Documents of this user."""
         return self.lp.documents(collection, owner=(self.app, self.user))
 
-    async def raw(self) -> bytes:
+    def raw(self) -> Coroutine[Any, Any, bytes]:
         """The body. Raises BodyTooLarge."""
-        return await read_body(self.request, self.service.share, most=BODY_BYTES_MAX)
+        return read_body(self.request, self.service.share, most=BODY_BYTES_MAX)
 
     async def body(self, form: type[T]) -> T:
         """The body as this form. Raises InvalidInput."""
@@ -247,31 +258,48 @@ def endpoint(
     """A route that answers in the form of the wire. Its `operation` is the action of the guard that
     it is: that of a session token has to be covered by its scope."""
 
-    async def run(request: Request) -> Response:
-        request_id = f"req_{secrets.token_hex(12)}"
-        try:
-            caller = await service.caller_of(request)
-            call = WireCall(service, request, caller)
-            await call.check_owner()
-            answer = await act(call)
-        except LimpetError as error:
-            return _refused(error, request, request_id)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except Exception:
-            SERVER.exception("request failed: method=%s path=%s", method, path)
-            unknown = LimpetError("the server failed. Its log says more.")
-            return _refused(unknown, request, request_id)
-        if not isinstance(answer, Response):
-            answer = Response(msgspec.json.encode(answer), media_type="application/json")
-        answer.headers["request-id"] = request_id
-        return answer
+    return Route(path, WireEndpoint(service, path, method, act, operation), methods=[method])
 
-    run.__wrapped__ = act  # type: ignore[attr-defined]  # for the OpenAPI document
-    streams = described(act).media_type == STREAMED
-    does = operation or ("read" if method == "GET" else "write")
-    setattr(run, NOTE, RouteNote(does, streams))
-    return Route(path, run, methods=[method])
+
+class WireEndpoint:
+    """Answers the requests of one route. It is an ASGI app: nothing stands around it."""
+
+    def __init__(
+        self, service: Service, path: str, method: str, act: Endpoint, operation: str | None
+    ) -> None:
+        self._service, self._path, self._method, self._act = service, path, method, act
+        self.__wrapped__ = act  # for the OpenAPI document
+        streams = described(act).media_type == STREAMED
+        does = operation or ("read" if method == "GET" else "write")
+        setattr(self, NOTE, RouteNote(does, streams))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        request_id = f"req_{_PROCESS}{next(_requests):012x}"
+        answer: Answer
+        try:
+            caller = await self._service.caller_of(request)
+            call = WireCall(self._service, request, caller)
+            if caller.app is not None or caller.user is not None:
+                await call.check_owner()
+            answer = await self._act(call)
+        except LimpetError as error:
+            answer = _refused(error, request, request_id)
+        except ClientDisconnect:
+            answer = Response(status_code=400)  # nobody reads it
+        except Exception:
+            SERVER.exception("request failed: method=%s path=%s", self._method, self._path)
+            unknown = LimpetError("the server failed. Its log says more.")
+            answer = _refused(unknown, request, request_id)
+        if isinstance(answer, Response):
+            answer.headers["request-id"] = request_id
+            await answer(scope, receive, send)
+            return
+        body = msgspec.json.encode(answer)
+        length = (b"content-length", b"%d" % len(body))
+        headers = [length, _JSON, (b"request-id", request_id.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 def not_offered(service: Service) -> list[BaseRoute]:
@@ -296,13 +324,14 @@ def error_form(error: LimpetError, request_id: str) -> Json:
         details["current_state"] = error.current_state
     if isinstance(error, TokenError):
         details["audit_code"] = error.audit_code
+    details["docs"] = error.page
     said: Json = {"type": _type(error, status), "message": str(error), "details": details}
     return {"type": "error", "error": said, "request_id": request_id}
 
 
 def _refused(error: LimpetError, request: Request, request_id: str) -> Response:
     status = _status(error)
-    headers = {"request-id": request_id}
+    headers = {}
     if status in (408, 409, 429) or status >= 500:
         again = _is_repeatable(error, request)
         headers["x-should-retry"] = "true" if again else "false"
@@ -322,7 +351,7 @@ def _is_repeatable(error: LimpetError, request: Request) -> bool:
 
 
 def _status(error: LimpetError) -> int:
-    """What is foreign is 404, as what is missing. A conflict is 400: nothing comes of a repeat."""
+    """Return the HTTP status: 404 for foreign and missing alike, 400 for a conflict."""
     if isinstance(error, AccessDenied):
         return 404 if error.action in ("read", "inspect") else 403
     if isinstance(error, _GONE):

@@ -194,7 +194,7 @@ async def update(call: WireCall) -> Answer:
 
 @describe(response=PageForm[WorkForm])
 async def listed(call: WireCall) -> Answer:
-    """What was handed out for sessions of this user."""
+    """Return the work items handed out for this user's sessions."""
     environment = (await find_environment(call, call.path("env_id")))["id"]
 
     def keep(document: Document) -> bool:

@@ -20,28 +20,42 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidInput, RequestAnswered, RequestNotFound, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    LimpetError,
+    RequestAnswered,
+    RequestNotFound,
+    SessionDeleted,
+    SessionExists,
+    SessionNotFound,
+)
 from limpet.model import Event, Key, thaw
 from limpet.model.diff.changes import Change, Kind
 from limpet.model.diff.diff import diff
+from limpet.model.due import runnable_us
 from limpet.model.facts.running.requests import Request
+from limpet.model.limits import PAGE_MAX
 from limpet.server.managed.stream import EventStream
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
-from limpet.session.conversing.pieces import ShownPieces
-from limpet.session.conversing.shapes import Message
+from limpet.session.conversation.pieces import ShownPieces
+from limpet.session.conversation.shapes import Message
 from limpet.session.life.tools import Tool
+from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 
 PROTOCOL: Final = "1.0"
 CLIENT: Final = "agui"  # the name in state: the tools, context and properties that a screen sent
+_SPOKEN: Final = {"user": "user.message", "system": "system.message", "developer": "system.message"}
 _USES: Final = ("agent.tool_use", "agent.custom_tool_use")
 _RESULTS: Final = ("agent.tool_result", "user.custom_tool_result")
 _IDLE: Final = "session.status_idle"
 _ERRORS: Final = ("retries_exhausted", "budget_reached", "terminated")
 _STEPS: Final = ("step", "model", "tool")  # kinds of spans that a screen shows as steps
 _ID_CHARS_MAX: Final = 200
+_FAILED: Final = "failed"  # the status of a tool's result that is an error
+_SCOPED: Final = ("app:", "user:", "temp:")  # names that other sessions read, or none
 _SCHEMAS: Final[Mapping[str, Json]] = {
     "approval": {
         "type": "object",
@@ -97,7 +111,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 async def capabilities(call: WireCall) -> Answer:
-    """What a screen may rely on: AgentCapabilities of the protocol."""
+    """The capabilities that a screen may rely on: AgentCapabilities of the protocol."""
     return {
         "identity": {"name": call.app, "type": "limpet", "version": PROTOCOL},
         "transport": {"streaming": True, "resumable": True},
@@ -115,10 +129,17 @@ async def run(call: WireCall) -> Answer:
     New messages of the thread are recorded before the first event is sent.
     """
     asked = await call.body(AgUiRun)
-    session, history = await _thread(call, asked)
-    before = session.version
-    await _record(session, asked, call.user)
-    return AgUiStream(call, _events(session, asked, before, history=history))
+    if not asked.thread_id or not asked.run_id:
+        raise InvalidInput("threadId and runId are texts that are not empty.")
+    key = Key(call.app, call.user, asked.thread_id)
+    try:
+        session, history = await call.lp.get(key, tail=0), True
+    except SessionNotFound:
+        session, history = await _new_thread(call.lp, key, asked), False
+    before = session.version if history else 1
+    answered = await _record(session, asked)
+    events = _events(session, asked, before, history=history, answered=answered)
+    return AgUiStream(call, events)
 
 
 def client_tools(state: Mapping[str, Any]) -> list[Tool]:
@@ -147,43 +168,73 @@ class AgUiStream(EventStream[Json]):
         """Return the frame of one event."""
         return [b"data: " + msgspec.json.encode(event) + b"\n\n"]
 
+    async def ended(self, error: LimpetError) -> list[bytes]:
+        """End the run by an event of the protocol: its clients refuse others."""
+        return await self.shown({"type": "RUN_ERROR", "message": str(error), "code": error.code})
+
 
 # --- what a request brings -----------------------------------------------------------------------
 
 
-async def _thread(call: WireCall, asked: AgUiRun) -> tuple[Session[Any], bool]:
-    """Return the session of a thread, made if it is new, and whether it was there."""
-    if not asked.thread_id or not asked.run_id:
-        raise InvalidInput("threadId and runId are texts that are not empty.")
-    key = Key(call.app, call.user, asked.thread_id)
+async def _new_thread(lp: Limpet, key: Key, asked: AgUiRun) -> Session[Any]:
+    """Create the session of a thread with the first messages, in one commit."""
+    spoken = [_spoken(each) for each in asked.messages if each.get("role") in _SPOKEN]
+    changes = _client_changes({}, asked)
     try:
-        return await call.lp.get(key, tail=0), True
-    except SessionNotFound:
-        return await call.lp.get_or_create(key.app, key.user, id=key.id), False
+        async with lp.commit() as c:
+            session = c.create(key.app, key.user, key.id)
+            for type, content, id in spoken:
+                c.append(session, type, content, id=id, set=changes)
+                changes = {}
+    except (SessionExists, SessionDeleted):  # another request was faster, or the id was used before
+        return await lp.get_or_create(key.app, key.user, id=key.id)
+    return session
 
 
-async def _record(session: Session[Any], asked: AgUiRun, user: str) -> None:
-    """Record what is new: messages by their ids, results of the screen's tools, answers."""
-    spoken = [each for each in asked.messages if each.get("role") in ("user", "system")]
-    ids = [_id(each) for each in spoken]
-    known = {event.id for event in await session.read_ids(ids)} if ids else set()
+async def _record(session: Session[Any], asked: AgUiRun) -> bool:
+    """Record what is new: messages by their ids, results of the screen's tools, answers.
+
+    The screen's state is set with the first of them. A request without any sets nothing: it may
+    come from a page that has not seen what the agent changed since. True if something was answered.
+    """
+    spoken = [_spoken(each) for each in asked.messages if each.get("role") in _SPOKEN]
+    known: set[str] = set()
+    ids = [id for _, _, id in spoken]
+    for first in range(0, len(ids), PAGE_MAX):
+        events = await session.read_ids(ids[first : first + PAGE_MAX])
+        known |= {event.id for event in events}
     changes = _client_changes(session.state, asked)
-    for message, id in zip(spoken, ids, strict=True):
+    for type, content, id in spoken:
         if id not in known:
-            type = "user.message" if message["role"] == "user" else "system.message"
-            await session.append(type, _content(message.get("content")), id=id, set=changes)
+            await session.append(type, content, id=id, set=changes)
             changes = {}
-    open_requests = {request.id: request for request in session.blocked_on}
+    answered = False
+    for request, entry in _answers(asked, {each.id: each for each in session.blocked_on}):
+        if changes:  # before the turn goes on, and reads it
+            await session.append("screen.changed", set=changes)
+            changes = {}
+        await _resume(session, request, entry)
+        answered = True
+    return answered
+
+
+def _answers(
+    asked: AgUiRun, open_requests: dict[str, Request]
+) -> Iterator[tuple[Request, AgUiResume]]:
+    """Yield the answers to open requests: results of the screen's tools, and what is resumed.
+
+    Others were given before, here or by another tab. A tool's result never approves anything.
+    """
     for message in asked.messages:
-        request = open_requests.pop(str(message.get("toolCallId")), None)
-        if message.get("role") == "tool" and request is not None:
-            output = _output(message.get("content"))
-            failed = isinstance(message.get("error"), str)
-            await session.answer(request.id, output, is_error=failed)
+        request = open_requests.get(str(message.get("toolCallId")))
+        if message.get("role") == "tool" and request is not None and request.kind == "question":
+            del open_requests[request.id]
+            status = _FAILED if isinstance(message.get("error"), str) else "resolved"
+            yield request, AgUiResume(request.id, status, _output(message.get("content")))
     for entry in asked.resume or ():
         request = open_requests.pop(entry.interrupt_id, None)
-        if request is not None:  # or somebody has answered it
-            await _resume(session, request, entry)
+        if request is not None:
+            yield request, entry
 
 
 def _client_changes(state: Mapping[str, Any], asked: AgUiRun) -> Json:
@@ -191,6 +242,11 @@ def _client_changes(state: Mapping[str, Any], asked: AgUiRun) -> Json:
     given = asked.state if isinstance(asked.state, dict) else {}
     changes = {name: value for name, value in given.items() if state.get(name) != value}
     changes.pop(CLIENT, None)
+    for name in changes:
+        if name.startswith(_SCOPED):
+            raise InvalidInput(
+                f"state.{name} is not a field of the session: a screen sets no other."
+            )
     offers = {
         "tools": asked.tools or [],
         "context": asked.context or [],
@@ -214,7 +270,8 @@ async def _resume(session: Session[Any], request: Request, entry: AgUiResume) ->
             await session.confirm(request.id, allow=allowed is True and not cancelled, note=note)
         elif request.kind == "question":
             output = "The user cancelled this." if cancelled else payload
-            await session.answer(request.id, output, is_error=cancelled)
+            failed = cancelled or entry.status == _FAILED
+            await session.answer(request.id, output, is_error=failed)
         elif cancelled or fields.get("decision") == "give_up":
             await session.resolve(request.id, give_up=True, note=note)
         elif fields.get("decision") == "happened" and request.kind == "unknown_effect":
@@ -225,6 +282,11 @@ async def _resume(session: Session[Any], request: Request, entry: AgUiResume) ->
             raise InvalidInput("the payload says a decision: happened, run_again or give_up.")
     except (RequestAnswered, RequestNotFound):  # another tab was faster
         return
+
+
+def _spoken(message: Mapping[str, Any]) -> tuple[str, Json, str]:
+    """The type, the data and the id of a message's event."""
+    return _SPOKEN[message["role"]], _content(message.get("content")), _id(message)
 
 
 def _id(message: Mapping[str, Any]) -> str:
@@ -269,7 +331,7 @@ def _output(content: Any) -> Any:
 
 
 async def _events(
-    session: Session[Any], asked: AgUiRun, before: int, *, history: bool
+    session: Session[Any], asked: AgUiRun, before: int, *, history: bool, answered: bool
 ) -> AsyncGenerator[Json, None]:
     """Yield the events of a run: where the thread stands, what happens, and how it ended."""
     started: Json = {"threadId": asked.thread_id, "runId": asked.run_id}
@@ -281,12 +343,18 @@ async def _events(
         yield {"type": "MESSAGES_SNAPSHOT", "messages": await _messages(session, upto=before)}
     yield {"type": "STATE_SNAPSHOT", "snapshot": _visible(state)}
     shown = _Shown(session, state)
-    if _is_over(session) and session.version == before:
+    # Messages wait while the session waits for an answer: no worker takes them before.
+    if _is_over(session) and not answered:
+        while events := await session.read(after=before, limit=PAGE_MAX):
+            before = events[-1].seq
+            for event in events:
+                for form in await shown.events_of(event):
+                    yield form
         async for each in _ending(session, asked, shown, stop_reason=session.stop_reason):
             yield each
         return
-    async with aclosing(session.follow(after=before)) as events:
-        async for event in events:
+    async with aclosing(session.follow(after=before)) as following:
+        async for event in following:
             for form in await shown.events_of(event):
                 yield form
             if event.type != _IDLE or event.data.get("stop_reason") == "rescheduling":
@@ -304,7 +372,9 @@ async def _events(
 def _is_over(session: Session[Any]) -> bool:
     """True if no worker will go on before somebody says something."""
     head = session.head
-    return session.status != "running" and (not head.pending or bool(session.blocked_on))
+    # Input that failed for good stays pending, and no worker takes it again.
+    failed = session.stop_reason in _ERRORS and runnable_us(head) is None
+    return session.status != "running" and (not head.pending or bool(session.blocked_on) or failed)
 
 
 async def _ending(
@@ -357,12 +427,14 @@ def _interrupt(request: Request) -> Json:
 
 
 class _Shown:
-    """What a stream has shown of a run: the message that is being said, open steps, the state."""
+    """The part of a run that a stream has shown: the open message, open steps and the state."""
 
     def __init__(self, session: Session[Any], state: Json) -> None:
         self._session, self._state = session, state
         self._pieces = ShownPieces()
         self._said: str | None = None  # the id of the last recorded message
+        self._ended: str | None = None  # the message whose text was ended by a call of a tool
+        self._calls: dict[str, str] = {}  # calls that are being streamed, and their arguments
         self._steps: dict[str, str] = {}  # open spans and their names
         self.usage: Json = {}
         self.needs_snapshot = False
@@ -390,22 +462,47 @@ class _Shown:
     def close(self) -> list[Json]:
         """Return what ends everything that is open."""
         ends = [{"type": "STEP_FINISHED", "stepName": name} for name in self._steps.values()]
+        ends += [{"type": "TOOL_CALL_END", "toolCallId": id} for id in self._calls]
+        self.needs_snapshot |= bool(self._calls)  # they were begun, and never recorded
         self._steps.clear()
+        self._calls.clear()
         return [*ends, *self._end_message(self._pieces.id)]
 
     def _piece(self, event: Event) -> list[Json]:
         before = self._pieces.id
         text = self._pieces.add(event)
-        if not text:
+        fragment = event.data.get("tool") if isinstance(event.data, Mapping) else None
+        if isinstance(fragment, Mapping) and self._pieces.follows(event):
+            return self._fragment(event.id, fragment)
+        if text and self._ended == event.id:
+            self.needs_snapshot = True  # said behind a call of a tool, when its text was ended
+        if not text or self._ended == event.id:
             return []
         content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": event.id, "delta": text}
         if before == event.id:
             return [content]
         return [*self._end_message(before), _start(event.id), content]
 
+    def _fragment(self, message: str, fragment: Mapping[str, Any]) -> list[Json]:
+        """Return what a piece of a call's arguments is. Its id is that of the coming call."""
+        id, name = fragment.get("request_id"), fragment.get("name")
+        if not isinstance(id, str) or not isinstance(name, str) or not name:
+            return []
+        shown: list[Json] = []
+        if id not in self._calls:
+            if self._pieces.id == message != self._ended:
+                shown.append({"type": "TEXT_MESSAGE_END", "messageId": message})
+            self._ended = message
+            self._calls[id] = ""
+            shown.append(_call_start(id, name, message))
+        if delta := str(fragment.get("arguments") or ""):
+            self._calls[id] += delta
+            shown.append({"type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": delta})
+        return shown
+
     def _end_message(self, id: str | None) -> list[Json]:
         """End a message that was not recorded as it was begun: a snapshot says what was."""
-        if id is None:
+        if id is None or id == self._ended:
             return []
         self.needs_snapshot = True
         return [{"type": "TEXT_MESSAGE_END", "messageId": id}]
@@ -415,6 +512,10 @@ class _Shown:
         self._add_usage(event.data)
         before = self._pieces.id
         rest, replaces = self._pieces.finish(event)
+        if self._ended == event.id:  # its text was ended when it began to call tools
+            self._ended = None
+            self.needs_snapshot |= bool(rest.strip()) or replaces
+            return []
         shown = [] if before in (None, event.id) else self._end_message(before)
         if before != event.id:
             if not rest.strip():
@@ -446,13 +547,15 @@ class _Shown:
         id, name = event.data.get("request_id"), event.data.get("name")
         if not isinstance(id, str) or not isinstance(name, str) or "awaits" in event.data:
             return []
-        parent = {} if self._said is None else {"parentMessageId": self._said}
-        args = json.dumps(thaw(event.data.get("input") or {}))
-        return [
-            {"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": name, **parent},
-            {"type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": args},
-            {"type": "TOOL_CALL_END", "toolCallId": id},
-        ]
+        whole, end = json.dumps(thaw(event.data.get("input") or {})), {"type": "TOOL_CALL_END"}
+        streamed = self._calls.pop(id, None)
+        shown = [_call_start(id, name, self._said)] if streamed is None else []
+        if whole.startswith(streamed or ""):
+            rest = whole.removeprefix(streamed or "")
+            shown += [{"type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": rest}] if rest else []
+        elif _output(streamed) != json.loads(whole):
+            self.needs_snapshot = True  # pieces were lost, or the model was asked again
+        return [*shown, {**end, "toolCallId": id}]
 
     def _step(self, event: Event) -> list[Json]:
         id = event.data.get("span_id")
@@ -474,6 +577,11 @@ class _Shown:
 
 def _start(id: str) -> Json:
     return {"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}
+
+
+def _call_start(id: str, name: str, message: str | None) -> Json:
+    parent = {} if message is None else {"parentMessageId": message}
+    return {"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": name, **parent}
 
 
 def _result(event: Event) -> Json:
@@ -531,8 +639,8 @@ def _message(message: Message) -> Json | None:
 
 
 def _visible(state: Mapping[str, Any]) -> Json:
-    """What a screen shares with its agent: the fields of the session, without what it sent."""
-    return {n: v for n, v in state.items() if n != CLIENT and not n.startswith(("app:", "user:"))}
+    """Return the state shared with a screen: the session's fields without what the screen sent."""
+    return {n: v for n, v in state.items() if n != CLIENT and not n.startswith(_SCOPED)}
 
 
 def json_patch(old: Json, new: Json) -> Iterator[Json]:

@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery, RouteNotFound
 from limpet.model import Head
-from limpet.model.facts.phases import PHASES
 from limpet.model.facts.running.runs import DEAD
+from limpet.model.limits import WALK_MAX
 from limpet.security.access import ACTIONS, Principal, Resource
 from limpet.security.guarded_store import STORE
 from limpet.security.roles import RoleRules
@@ -46,7 +46,7 @@ from limpet.session.limpet import journal_of
 from limpet.store.cursor import check_position
 from limpet.store.protocol import FeedEntry
 
-_WINDOWS: Final = 48  # hours that a dashboard shows
+_FOLD_SECONDS: Final = 2.0  # that a request folds for, where nobody else does
 _SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
 _LABEL: Final = "labels["
 _ORDERS: Final = ("created", "updated", "key")
@@ -70,7 +70,8 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(response=DashboardsForm)
 async def analytics(call: WireCall) -> Answer:
-    """The dashboards of an app, or of the whole store: its windows as series to plot.
+    """The dashboards of an app, or of the whole store: what to look at, its windows as series to
+    plot, and its largest groups.
 
     404 if the server was started without --analytics.
     """
@@ -78,22 +79,40 @@ async def analytics(call: WireCall) -> Answer:
     await _check_app(call, app)
     if folded is None:
         raise RouteNotFound("GET /limpet/v1/analytics: start the server with --analytics FILE")
-    from limpet.analytics.report import SERIES  # it loads numpy
+    from limpet.analytics.report import COLUMNS, SERIES, TITLES, shown  # it loads numpy
 
-    windows = await folded.by("window", app=app, window="hour", limit=_WINDOWS)
-    names = windows.column("window")
+    complete = not call.service.folds or await folded.catch_up(_FOLD_SECONDS)
+    report = await folded.report(app)
+    names = report.windows.column("window")
     return {
+        "sessions": report.sessions,
+        "complete": complete,
+        "notes": [
+            {"text": note.text, "bad": note.bad, "sessions": [key_form(k) for k in note.sessions]}
+            for note in report.notes
+        ],
         "dashboards": [
             {
-                "title": title.partition(",")[0],
-                "unit": title.partition(", ")[2],
+                "title": title,
+                "unit": unit,
                 "points": [
-                    {"name": name, "value": value}
-                    for name, value in zip(names, windows.column(column), strict=True)
+                    {"name": name, "value": value, "shown": shown(column, value)}
+                    for name, value in zip(names, report.windows.column(column), strict=True)
                 ],
             }
-            for column, title in SERIES
-        ]
+            for column, title, unit in SERIES
+        ],
+        "tables": [
+            {
+                "title": TITLES[name],
+                "columns": [title for _, title in COLUMNS[name]],
+                "rows": [
+                    [shown(column, row[column]) for column, _ in COLUMNS[name]]
+                    for row in table.rows
+                ],
+            }
+            for name, table in report.groups.items()
+        ],
     }
 
 
@@ -124,12 +143,11 @@ async def list_sessions(call: WireCall) -> Answer:
     A page may be short before the last: go on while there is a next_page.
     """
     limit, token, by = call.limit(), call.text("page"), call.text("by") or "created"
-    phase, needle = call.text("phase"), (call.text("q") or "").casefold()
-    wanted = {name: call.text(name) for name in ("phase", "status", "ready")}
+    phase: Any = call.text("phase")
+    needle = (call.text("q") or "").casefold()
+    wanted = {name: call.text(name) for name in ("status", "ready")}
     if by not in _ORDERS:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
-    if phase not in (None, *PHASES):
-        raise InvalidQuery(f"phase is one of {', '.join(PHASES)}")
     order: Any = by
     app, user, labels = call.named_app, call.named_user, dict(_labels(call))
     if wanted["ready"] == "dead" and app is not None:  # of which there is an index
@@ -138,17 +156,18 @@ async def list_sessions(call: WireCall) -> Answer:
     items: list[Json] = []
     scanned = 0
     while True:
-        found = await call.lp.list(
+        heads = await call.lp.list(
             app=app,
             user=None if app is None else user,  # else they are compared below
             labels=None if app is None else labels or None,
             order=order,
+            phase=phase,
             prefix=call.text("prefix") or "",
             reverse=not call.is_ascending(default=False),
-            limit=limit - len(items),
+            limit=(room := limit - len(items)),
             cursor=cursor,
         )
-        for head in found.items:
+        for head in heads.items:
             form = overview(call, head)
             if (
                 all([value in (None, form[name]) for name, value in wanted.items()])
@@ -157,7 +176,9 @@ async def list_sessions(call: WireCall) -> Answer:
                 and _mentions(head, needle)
             ):
                 items.append(form)
-        cursor, scanned = found.cursor, scanned + max(1, len(found.items))
+        # A short page that is not the last has passed over as many as a page may.
+        scanned += len(heads.items) if len(heads.items) == room else WALK_MAX
+        cursor = heads.cursor
         # Half a page is enough: to fill it up would take many small reads.
         if cursor is None or 2 * len(items) >= limit or scanned >= _SCANNED_MAX:
             return page(items, None if cursor is None else to_token(cursor))
@@ -190,11 +211,11 @@ async def inbox(call: WireCall) -> Answer:
     token, kind = call.text("page"), call.text("kind")
     cursor = None if token is None else from_token(token)
     known: Any = kind
-    found = await call.lp.inbox(
+    waiting = await call.lp.inbox(
         call.named_app, user=call.named_user, kind=known, limit=call.limit(), cursor=cursor
     )
-    items = [{"session_id": ids.session_id(each.key.id), **plain(each)} for each in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
+    items = [{"session_id": ids.session_id(each.key.id), **plain(each)} for each in waiting.items]
+    return page(items, None if waiting.cursor is None else to_token(waiting.cursor))
 
 
 @describe(response=PageForm[HeadForm])
@@ -202,24 +223,24 @@ async def dead_letters(call: WireCall) -> Answer:
     """Sessions whose turn failed on every attempt."""
     token = call.text("page")
     cursor = None if token is None else from_token(token)
-    found = await call.lp.work.dead_letters(app=call.app, limit=call.limit(), cursor=cursor)
-    items = [overview(call, head) for head in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
+    dead = await call.lp.work.dead_letters(app=call.app, limit=call.limit(), cursor=cursor)
+    items = [overview(call, head) for head in dead.items]
+    return page(items, None if dead.cursor is None else to_token(dead.cursor))
 
 
 @describe(response=PageForm[AuditForm])
 async def audit(call: WireCall) -> Answer:
     """For auditors and admins."""
     token, denied = call.text("page"), call.text("denied")
-    found = await call.lp.audit(
+    records = await call.lp.audit(
         principal=call.text("principal"),
         denied=None if denied is None else call.flag("denied"),
         app=call.named_app,
         limit=call.limit(),
         cursor=None if token is None else from_token(token),
     )
-    items = [plain(each) for each in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
+    items = [plain(each) for each in records.items]
+    return page(items, None if records.cursor is None else to_token(records.cursor))
 
 
 @describe(media_type=STREAMED)
@@ -234,7 +255,7 @@ async def stream(call: WireCall) -> Answer:
 
 
 class FeedStream(EventStream[FeedEntry]):
-    """What is recorded anywhere: enough to know that a session changed, and how."""
+    """A change in any session: enough to know which session changed, and how."""
 
     async def shown(self, item: FeedEntry) -> list[bytes]:
         event = item.event

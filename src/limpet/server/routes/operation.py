@@ -19,7 +19,12 @@ import limpet
 from limpet.errors import AccessDenied, LimpetError
 from limpet.security.access import Resource
 from limpet.security.roles import EVERY_APP
-from limpet.server.limits import CLOCK_AHEAD_SECONDS, READY_SECONDS, STATUS_KEPT_SECONDS
+from limpet.server.limits import (
+    CLOCK_AHEAD_SECONDS,
+    READY_KEPT_SECONDS,
+    READY_SECONDS,
+    STATUS_KEPT_SECONDS,
+)
 from limpet.server.meter import MEDIA_TYPE, head, sample
 from limpet.server.openapi import describe, document
 from limpet.server.service import Service
@@ -44,7 +49,7 @@ class ReadyAnswer(msgspec.Struct, frozen=True):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    counting = StatusCount(service)
+    counting, readiness = StatusCount(service), Readiness(service)
 
     @describe(response=HealthAnswer)
     async def healthz(_: Request) -> Response:
@@ -52,7 +57,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
     @describe(response=ReadyAnswer)
     async def readyz(_: Request) -> Response:
-        reasons = await unready(service)
+        reasons = await readiness.reasons()
         body = msgspec.json.encode(ReadyAnswer(not reasons, reasons))
         return Response(body, 503 if reasons else 200, media_type="application/json")
 
@@ -90,10 +95,28 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
-async def unready(service: Service) -> tuple[str, ...]:
-    """Why this server should get no requests now; empty if it should."""
-    if service.stopping.is_set():
-        return ("the server is stopping",)
+class Readiness:
+    """Why this server should get no requests now. The store is asked by one probe at a time, and
+    not more often than every half second: anybody may ask."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = asyncio.Lock()
+        self._reasons: tuple[str, ...] = ()
+        self._at = float("-inf")
+
+    async def reasons(self) -> tuple[str, ...]:
+        """Empty if it should."""
+        if self._service.stopping.is_set():
+            return ("the server is stopping",)
+        async with self._lock:
+            if time.monotonic() - self._at > READY_KEPT_SECONDS:
+                self._reasons = await _unready(self._service)
+                self._at = time.monotonic()
+            return self._reasons
+
+
+async def _unready(service: Service) -> tuple[str, ...]:
     store = journal_of(service.lp).store
     try:
         async with asyncio.timeout(READY_SECONDS):

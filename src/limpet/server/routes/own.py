@@ -164,8 +164,8 @@ async def diff(call: WireCall) -> Answer:
     session, before = await load(call), call.text("from")
     if before is None:
         raise InvalidQuery("name where it begins: ?from=12, and where it ends: &to=20")
-    found = await session.history.diff(before, call.text("to"))
-    return {"changes": changes_form(found)}
+    changes = await session.history.diff(before, call.text("to"))
+    return {"changes": changes_form(changes)}
 
 
 @describe(response=PageForm[BlameForm])
@@ -173,11 +173,11 @@ async def blame(call: WireCall) -> Answer:
     session, path = await load(call), call.text("path")
     if not path:
         raise InvalidQuery("name a place in the state: ?path=plan.steps.0")
-    found = [
+    changes = [
         {"event": event_form(each.event), "actor": each.actor, "op": plain(each.op)}
         for each in await session.history.blame(path)
     ]
-    return page(found, None)
+    return page(changes, None)
 
 
 @describe(response=BisectForm)
@@ -196,7 +196,7 @@ async def bisect(call: WireCall) -> Answer:
 
 
 def _value_at(state: Any, path: Sequence[str | int]) -> Any:
-    """What is at a path; UNSET if there is nothing."""
+    """Return the value at a path; UNSET if there is none."""
     for step in path:
         if isinstance(state, Mapping) and step in state:
             state = state[step]
@@ -253,13 +253,13 @@ async def events(call: WireCall) -> Answer:
         before = place_in(token)
     if before is not None and before <= after + 1:
         return page([], None)
-    found = await session.read(
+    some = await session.read(
         after=after, before=before, limit=limit, reverse=not ascending, types=types
     )
-    ended = not found or found[-1].seq == (session.version if ascending else after + 1)
-    more = None if ended else to_token(str(found[-1].seq))
+    ended = not some or some[-1].seq == (session.version if ascending else after + 1)
+    more = None if ended else to_token(str(some[-1].seq))
     form = brief_event_form if call.flag("brief") else event_form
-    return page([form(each) for each in found], more)
+    return page([form(each) for each in some], more)
 
 
 @describe(response=WireSessionForm)
@@ -301,9 +301,9 @@ async def merge(call: WireCall) -> Answer:
 async def list_checkpoints(call: WireCall) -> Answer:
     session, token = await load(call), call.text("page")
     cursor = None if token is None else from_token(token)
-    found = await session.history.checkpoints(limit=call.limit(), cursor=cursor)
-    items = [plain(each) for each in found.items]
-    return page(items, None if found.cursor is None else to_token(found.cursor))
+    checkpoints = await session.history.checkpoints(limit=call.limit(), cursor=cursor)
+    items = [plain(each) for each in checkpoints.items]
+    return page(items, None if checkpoints.cursor is None else to_token(checkpoints.cursor))
 
 
 @describe(response=CheckpointRefForm)
@@ -324,11 +324,11 @@ async def restore(call: WireCall) -> Answer:
 async def _checkpoint(session: Session[Any], number: int) -> CheckpointRef:
     cursor: str | None = None
     while True:
-        found = await session.history.checkpoints(limit=100, cursor=cursor)
-        for each in found.items:
+        checkpoints = await session.history.checkpoints(limit=100, cursor=cursor)
+        for each in checkpoints.items:
             if each.ref.number == number:
                 return each.ref
-        cursor = found.cursor
+        cursor = checkpoints.cursor
         if cursor is None:
             raise NoCheckpoint(session.key, number)
 

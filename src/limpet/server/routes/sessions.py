@@ -14,7 +14,6 @@ import msgspec
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery
-from limpet.graph.engine.recorded_run import run_of
 from limpet.model import Event, Key
 from limpet.model.lease import readiness
 from limpet.security.access import Principal
@@ -60,6 +59,7 @@ from limpet.session.json_forms import (
     report_form,
     time_form,
 )
+from limpet.session.runs.recorded_run import run_of
 from limpet.session.runs.runs import status_at
 from limpet.session.session import Session
 from limpet.session.tokens import Tokens
@@ -87,7 +87,7 @@ class AnswerRequest(msgspec.Struct):
 
 
 class ResolveRequest(msgspec.Struct):
-    """What is to be done about an unknown effect or a mismatch; `output` with "happened"."""
+    """A resolution of an unknown effect or a mismatch; `output` with "happened"."""
 
     request_id: str
     decision: str
@@ -108,7 +108,7 @@ class LabelSession(msgspec.Struct):
 
 
 class IssueToken(msgspec.Struct):
-    """What a new session token covers, for how long, and from which address alone."""
+    """A request for a session token: its scope, lifetime and address."""
 
     scope: tuple[str, ...] = ("read", "write")
     lifetime_seconds: float = 900.0
@@ -245,7 +245,7 @@ def _mentions(event: Event, needle: str) -> bool:
 
 def _texts(value: Any) -> list[str]:
     """Every name and value in data, as texts."""
-    found: list[str] = []
+    texts: list[str] = []
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -254,10 +254,10 @@ def _texts(value: Any) -> list[str]:
         elif isinstance(each, list | tuple):
             waiting += each
         elif isinstance(each, str):
-            found.append(each.casefold())
+            texts.append(each.casefold())
         elif isinstance(each, int | float):
-            found.append(str(each).casefold())
-    return found
+            texts.append(str(each).casefold())
+    return texts
 
 
 @describe(response=ReportForm)
@@ -309,7 +309,7 @@ async def graph_run(call: WireCall) -> Answer:
 
 @describe(response=PageForm[RequestForm])
 async def requests(call: WireCall) -> Answer:
-    """What it waits for."""
+    """Return the requests that the session waits for."""
     return page([plain(each) for each in (await load(call)).blocked_on], None)
 
 

@@ -1,4 +1,5 @@
-"""The studio's files: the shell at /studio, and the modules and the style that it loads.
+"""The studio's files: the shell at /studio, and the modules and the style that it loads. The bare
+address of a server leads there.
 
 They are the same for everybody and say nothing of the store, so they need no key. Whoever has a
 link of `limpet studio` exchanges its token for a key here, once. The page itself uses the public
@@ -56,14 +57,18 @@ class SignedIn(msgspec.Struct):
 def routes(service: Service) -> list[BaseRoute]:
     static = _read()
 
+    async def home(_: Request) -> Response:
+        # Relative: a proxy may serve all of this below a prefix.
+        return Response(status_code=307, headers={**_HEADERS, "location": "studio"})
+
     async def shell(request: Request) -> Response:
         return _answer(request, *static["index.html"])
 
     async def file(request: Request) -> Response:
-        found = static.get(request.path_params["name"])
-        if found is None:
+        content = static.get(request.path_params["name"])
+        if content is None:
             return error_response(RouteNotFound(f"GET {request.url.path[:200]}"))
-        return _answer(request, *found)
+        return _answer(request, *content)
 
     @describe(request=SignIn, response=SignedIn)
     async def sign_in(request: Request) -> Response:
@@ -74,11 +79,12 @@ def routes(service: Service) -> list[BaseRoute]:
             key = await service.gate.exchange(given.token, request)
         except EntryRefused as error:
             return error_response(error)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return error_response(EntryRefused(HERE, str(error)), status=400)
         return Response(msgspec.json.encode(SignedIn(key)), media_type="application/json")
 
     return [
+        Route("/", home, methods=["GET"]),
         Route("/studio", shell, methods=["GET"]),
         Route("/studio/sign_in", sign_in, methods=["POST"]),
         Route("/studio/{name}", file, methods=["GET"]),

@@ -74,7 +74,7 @@ def _steps(text: str) -> list[Any]:
 async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:
     """Every change of what is at the path. An operation on a part of it counts; so does one that
     replaces what it is a part of."""
-    name, found = str(path[0]), list[Blame]()
+    name, changes = str(path[0]), list[Blame]()
     head = await head_now(writer)
     store, key, at = writer.journal.store, head.key, head.version
     first = await first_readable(store, head)
@@ -82,12 +82,12 @@ async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:
         rung = await store.rung(key, at) if op.scope_of(name) == "session" else None
         changed = None if rung is None else rung.versions.get(name)
         low = 0 if rung is None or changed is None else rung.head.version
-        found += await _between(writer, path, low, at + 1)
+        changes += await _between(writer, path, low, at + 1)
         if changed is None:
             break
-        found += await _of_event(writer, await event_at(store, key, changed), path)
+        changes += await _of_event(writer, await event_at(store, key, changed), path)
         at = changed - 1
-    return tuple(found)
+    return tuple(changes)
 
 
 async def _between(writer: Writer, path: Path, after: int, before: int) -> list[Blame]:

@@ -30,7 +30,7 @@ from limpet.model.facts.history import MERGED, merged
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import event_at, fields_of
 from limpet.session.journal import Journal
-from limpet.session.typing.upgrade import ops_between
+from limpet.session.schema.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed, Store
 
@@ -45,7 +45,8 @@ class MergedSession(Merged, frozen=True, gc=False):
 
 
 class MergedFrom(msgspec.Struct, frozen=True):
-    """One merge in a session's log: which session, up to which of its events, recorded where."""
+    """One merge in a session's log: the source session, its last merged event, and where it was
+    recorded."""
 
     key: Key
     at: int
@@ -53,7 +54,7 @@ class MergedFrom(msgspec.Struct, frozen=True):
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """A session among its relatives: the session that it forked, and those that forked it."""
+    """A session with the session it was forked from and its own forks."""
 
     key: Key
     at: int = 0  # the parent's event that it goes on from; 0: it has no parent
@@ -186,8 +187,8 @@ async def _attempt(
     before = await store.fold_at(place.side.key, place.seq)
     _check_typed(writer, before, theirs)
     base, b = fields_of(upgrade, before), fields_of(upgrade, theirs)
-    found = merge(base, fields, b, policy=policy, policies=policies)
-    value = found.settled()
+    merge_result = merge(base, fields, b, policy=policy, policies=policies)
+    value = merge_result.settled()
     if same(base, b):
         return MergedSession(value, base, at=side.version)
     fact = merged(
@@ -202,7 +203,7 @@ async def _attempt(
     if upgrade is not None:
         upgrade.fit_after(fields, (draft,))  # and whether this actor may write them
     (event,) = await writer.commit((draft,), mine.version, {}, schema, classless=False)
-    return MergedSession(value, base, (), found.resolved, event, side.version)
+    return MergedSession(value, base, (), merge_result.resolved, event, side.version)
 
 
 def _check_typed(writer: Writer, *folds: Fold) -> None:

@@ -32,7 +32,7 @@ from limpet.session.journal import Journal, Tries
 from limpet.store.protocol import Store
 
 CheckpointKind: TypeAlias = Literal["full", "incremental"]
-_KINDS: Final[dict[bool, CheckpointKind]] = {True: "full", False: "incremental"}
+KINDS: Final[dict[bool, CheckpointKind]] = {True: "full", False: "incremental"}
 SYSTEM: Final = DefaultActor("system:checkpoints")  # who acts where nobody is named
 
 
@@ -58,7 +58,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def tier(self) -> str:
-        """Return where it is kept besides the store; "store" if nowhere."""
+        """Return where it is stored besides the store; "store" if nowhere else."""
         return STORE if self.place is None else self.place.tier
 
     @property
@@ -79,7 +79,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointPage(msgspec.Struct, frozen=True):
-    """Some checkpoints, the newest first, and where the next page begins (None: there is none)."""
+    """A page of checkpoints, the newest first; `cursor` is None on the last page."""
 
     items: tuple[Checkpoint, ...]
     cursor: str | None
@@ -201,7 +201,7 @@ class CheckpointLog:
         ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
         place = row.get("place")
         placed = None if place is None else msgspec.convert(place, CheckpointFile)
-        kind, at = _KINDS[row["full"]], to_time(row["at_us"])
+        kind, at = KINDS[row["full"]], to_time(row["at_us"])
         return Checkpoint(ref, kind, row["trigger"], at, row["size"], placed, _is_manual(row))
 
     def _next(
@@ -217,7 +217,7 @@ class CheckpointLog:
         number = self._state[facts.LAST] + 1 if same else 1
         ref = CheckpointRef(self.key, number, taken.seq, taken.checksum)
         at = to_time(self._journal.now_us())
-        made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size, manual=asked.manual)
+        made = Checkpoint(ref, KINDS[full], asked.trigger, at, taken.size, manual=asked.manual)
         if asked.manual or len(kept) < policy.keep:
             return made, []
         if self._index is None:

@@ -125,12 +125,14 @@ def interval_us(policy: CheckpointPolicy, mutations: int, elapsed_us: int) -> in
     The adaptive interval is max(shortest, base ÷ rate), at most the longest: at rate 0, the
     longest.
     """
-    found: list[int] = [] if policy.every is None else [policy.every // timedelta(microseconds=1)]
+    intervals: list[int] = (
+        [] if policy.every is None else [policy.every // timedelta(microseconds=1)]
+    )
     if policy.adaptive is not None:
         short, base, long = [each // timedelta(microseconds=1) for each in policy.adaptive]
         slowed = long if mutations == 0 else base * elapsed_us // (mutations * 1_000_000)
-        found.append(min(long, max(short, slowed)))
-    return min(found) if found else None
+        intervals.append(min(long, max(short, slowed)))
+    return min(intervals) if intervals else None
 
 
 def trigger_before(policy: CheckpointPolicy, drafts: Sequence[Prepared]) -> tuple[str, bool] | None:
@@ -139,17 +141,17 @@ def trigger_before(policy: CheckpointPolicy, drafts: Sequence[Prepared]) -> tupl
         changing = [draft.type for draft in drafts if draft.plain_ops]
         return (f"before {changing[0]}", False) if changing else None
     types = () if isinstance(policy.before, bool) else policy.before
-    found = [draft.type for draft in drafts if _matches(draft.type, types)]
-    return (f"before {found[0]}", True) if found else None
+    matching = [draft.type for draft in drafts if _matches(draft.type, types)]
+    return (f"before {matching[0]}", True) if matching else None
 
 
 def trigger_after(policy: CheckpointPolicy, types: Iterable[str]) -> tuple[str, bool] | None:
     """Return the trigger of a checkpoint after these types, and True if it must be full."""
-    found = [type for type in types if _matches(type, policy.events)]
-    if not found:
+    matching = [type for type in types if _matches(type, policy.events)]
+    if not matching:
         return None
-    lifecycle = next((type for type in found if type.startswith(LIFECYCLE)), None)
-    return (found[0], False) if lifecycle is None else (lifecycle, True)
+    lifecycle = next((type for type in matching if type.startswith(LIFECYCLE)), None)
+    return (matching[0], False) if lifecycle is None else (lifecycle, True)
 
 
 def _matches(type: str, types: Sequence[str]) -> bool:

@@ -143,15 +143,15 @@ class CheckpointTiers:
     async def _ever(self, app: str) -> list[str]:
         """The tiers that the policy of an app names, or has named."""
         documents, before = Internal(self._journal, COLLECTION), None
-        found: dict[str, None] = {}
+        tiers: dict[str, None] = {}
         try:
             while versions := await documents.history(app, before=before):
                 read = [documents.decoded(e, StoredPolicy) for e in versions if not e.deleted]
-                found |= dict.fromkeys([policy.tier for policy in read if policy is not None])
+                tiers |= dict.fromkeys([policy.tier for policy in read if policy is not None])
                 before = versions[-1].version
         except DocumentNotFound:
             pass
-        return [tier for tier in found if tier != STORE]
+        return [tier for tier in tiers if tier != STORE]
 
     def _seal(self, uid: str, file: str) -> FileSeal:
         from limpet.store.coding.files import file_seal
@@ -161,12 +161,12 @@ class CheckpointTiers:
     def _archive(self, tier: str) -> Archive:
         from limpet.session.life.archive_storage import open_archive
 
-        found = self._open.get(tier)
-        if found is None:
-            found = open_archive(tier)
-            assert found is not None, "a tier has a URL"
-            self._open[tier] = found
-        return found
+        archive = self._open.get(tier)
+        if archive is None:
+            archive = open_archive(tier)
+            assert archive is not None, "a tier has a URL"
+            self._open[tier] = archive
+        return archive
 
 
 def _folder(key: Key) -> str:

@@ -48,8 +48,9 @@ from limpet.model import (
 from limpet.model.facts.phases import archive_place
 from limpet.model.head import check_present
 from limpet.model.keys import Ids
-from limpet.session.following.follow import Hub
+from limpet.session.follow import Hub
 from limpet.session.history.checkpoint_log import (
+    KINDS,
     Checkpoint,
     CheckpointLog,
     CheckpointPage,
@@ -69,6 +70,7 @@ from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
 from limpet.session.journal import CommitHooks, Journal, Tries
 from limpet.session.loggers import SESSION
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.switches import NO_SWITCHES, AppSwitches, switches_of
 from limpet.session.services import Metrics
 from limpet.session.writer import Writer
@@ -96,8 +98,8 @@ class TrustedCheckpoint(NamedTuple):
     @property
     def data(self) -> dict[str, Any]:
         """Return the data of the event that goes back to it."""
-        found: dict[str, Any] = {"checkpoint": self.checkpoint.number}
-        return {**found, "tier": self.checkpoint.tier} if self.by_tier else found
+        data: dict[str, Any] = {"checkpoint": self.checkpoint.number}
+        return {**data, "tier": self.checkpoint.tier} if self.by_tier else data
 
 
 # --- of one session ------------------------------------------------------------------------------
@@ -110,6 +112,13 @@ async def checkpoint(writer: Writer, asked: CheckpointRequest) -> CheckpointRef:
     if asked.full is not None and type(asked.full) is not bool:
         raise InvalidInput("full is True, False, or None: as the policy of the app says.")
     known = writer.known
+    if (server := server_of(writer.journal)) is not None:  # which knows the whole state
+        kind = None if asked.full is None else KINDS[asked.full]
+        sent = (known.key, known.uid, asked.trigger, kind, asked.actor)
+        ref, at_us = await ask_server(server, "checkpoint", *sent)
+        known.note_checkpoint(LastCheckpoint(ref.number, at_us))
+        served: CheckpointRef = ref
+        return served
     await writer.services.permitted("write", known.key)
     state = None
     is_whole = known.is_loaded and not known.damaged and writer.view is None
@@ -165,10 +174,10 @@ async def restore(
     from limpet.session.history.rewind import rewind  # most processes never go back
 
     await writer.services.approved("write", writer.known.key)
-    found = await find_trusted(writer, ref, fallback=fallback)
-    damaged = fallback or found.by_tier
+    trusted = await find_trusted(writer, ref, fallback=fallback)
+    damaged = fallback or trusted.by_tier
     return await rewind(
-        writer, found.fold, actor=actor, data=found.data, messages=messages, damaged=damaged
+        writer, trusted.fold, actor=actor, data=trusted.data, messages=messages, damaged=damaged
     )
 
 
@@ -271,12 +280,12 @@ def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> C
         raise InvalidInput(
             f"the checkpoint is of {ref.key}, not of {key}. Pass a checkpoint of this session."
         )
-    found = next((each for each in kept if each.number == ref.number), None)
-    if found is None:
+    checkpoint = next((each for each in kept if each.number == ref.number), None)
+    if checkpoint is None:
         raise NoCheckpoint(key, ref.number)
-    if found.seq != ref.seq or found.ref.checksum not in ("", ref.checksum):
+    if checkpoint.seq != ref.seq or checkpoint.ref.checksum not in ("", ref.checksum):
         raise CheckpointIntegrity(key, ref.number, "the reference names another state")
-    return found
+    return checkpoint
 
 
 def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:
@@ -319,6 +328,7 @@ class StoreCheckpoints(CommitHooks):
 
     def __init__(self, journal: Journal, metrics: Metrics) -> None:
         self._journal, self._metrics = journal, metrics
+        self._is_served = bool(getattr(journal.store, "audits_itself", False))
         self._rules: dict[str, _AppRules] = {}
         self._reading: dict[_Asker, asyncio.Task[_AppRules]] = {}  # by those who wait for rules now
         self._paces: dict[Key, _SessionPace] = {}
@@ -328,7 +338,10 @@ class StoreCheckpoints(CommitHooks):
     # --- for the journal -----------------------------------------------------------------------
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
-        """True if an app has a policy, or may have one by now. Quick: every commit asks."""
+        """True if an app has a policy, or may have one by now. Quick: every commit asks. A server
+        follows the policies itself, for all of its clients."""
+        if self._is_served:
+            return False
         for commit in commits:
             of = self._rules.get(commit.key.app)
             if of is None or of.any or of.until_us < self._journal.now_us():

@@ -22,6 +22,7 @@ from limpet.session.history.checkpoints import (
 )
 from limpet.session.history.point_in_time import When, fold_of, head_now, state_of
 from limpet.session.history.retention import watch_app
+from limpet.session.performed import ask_server, server_of
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -164,7 +165,10 @@ class SessionHistory(Generic[S]):
         )
         # Which apps are looked after is the system's to know.
         system = await self._writer.services.permitted("write", self._writer.known.key)
-        await watch_app(system.journal, self._writer.known.key.app)
+        if (server := server_of(system.journal)) is not None:
+            await ask_server(server, "watch_limits", self._writer.known.key)
+        else:
+            await watch_app(system.journal, self._writer.known.key.app)
         store_checkpoints(journal).forget(self._writer.known.key.app)
         return (await self._writer.commit((draft,)))[0]
 

@@ -22,8 +22,8 @@ from limpet.session.writer import Writer
 from limpet.store.protocol import Store
 
 if TYPE_CHECKING:
-    from limpet.session.typing.typed import Typed
-    from limpet.session.typing.upgrade import Upgrade
+    from limpet.session.schema.typed import Typed
+    from limpet.session.schema.upgrade import Upgrade
 
 When: TypeAlias = int | datetime | CheckpointRef | str
 _PLACES: Final = (

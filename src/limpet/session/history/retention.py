@@ -33,6 +33,7 @@ from limpet.session.documents import Internal
 from limpet.session.history.point_in_time import event_at
 from limpet.session.journal import Journal
 from limpet.session.loggers import SESSION
+from limpet.session.performed import ask_server, server_of
 from limpet.store.pages import head_pages
 from limpet.store.protocol import Compacts, Progress, Query, Store, plural, size
 
@@ -58,7 +59,7 @@ class RetentionLimits(msgspec.Struct, frozen=True):
 
 
 class CompactReport(msgspec.Struct, frozen=True):
-    """The counts of a compaction, and about how many bytes it took before and takes now."""
+    """The counts of a compaction, and the approximate size in bytes before and after."""
 
     sessions: int = 0  # of which events were moved
     events: int = 0
@@ -107,6 +108,9 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
     store = journal.store
     if not isinstance(store, Compacts):
         raise InvalidQuery("this store does not support compaction")
+    if (server := server_of(journal)) is not None:
+        compacted: CompactReport = await ask_server(server, "compact", key)
+        return compacted
     if key is not None:
         app_limits = await limits_of(journal, key.app)
         head = (await store.load(key, tail=0, scopes=False)).head

@@ -29,10 +29,10 @@ from limpet.model import (
 from limpet.model.facts.history import rewound
 from limpet.model.facts.running.runs import is_interrupted, turn_in
 from limpet.model.limits import PAGE_MAX
-from limpet.session.conversing.conversation import read_spoken
-from limpet.session.conversing.timeline import STRUCTURE, in_view
+from limpet.session.conversation.messages import read_spoken
+from limpet.session.conversation.timeline import STRUCTURE, in_view
 from limpet.session.history.point_in_time import fields_of
-from limpet.session.typing.upgrade import ops_between
+from limpet.session.schema.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import NameSince
 

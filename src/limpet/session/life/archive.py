@@ -61,6 +61,7 @@ from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import ARCHIVED, rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import Timeouts, timeouts_in, timeouts_set
+from limpet.model.facts.view import with_changes
 from limpet.model.head import stub as stub_created
 from limpet.model.keys import (
     ARCHIVE_DISCARDS as DISCARDS,
@@ -68,6 +69,7 @@ from limpet.model.keys import (
     ARCHIVE_MOVES as UNDER_WAY,
     ARCHIVE_STUBS as STUBS,
 )
+from limpet.model.limits import COMMIT_BYTES_MAX
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal, Tries
@@ -77,6 +79,7 @@ from limpet.session.life.transitions import PhaseChange
 from limpet.session.loggers import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.session.services import Metrics, Services
 from limpet.session.writer import Handle, writer_of
@@ -106,6 +109,16 @@ async def archive_session(
     writer = writer_of(session)
     services = writer.services.system  # its rows and its file are the system's to move
     journal, archive = services.journal, services.archive
+    if (server := server_of(journal)) is not None:
+        archived: Transition = await ask_server(server, "archive", session.key, actor)
+        journal.hub.touch(session.key)
+        try:
+            await writer.load(tail=1)
+        except SessionArchived:  # its rows are gone: of what is known, only the phase has changed
+            if (known := writer.known.maybe_head) is not None:
+                changed = with_changes(known.facts, {"phase": ARCHIVED})
+                writer.known.maybe_head = msgspec.structs.replace(known, facts=changed)
+        return archived
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     try:
         await writer.load(tail=1)
@@ -185,6 +198,11 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
     writer, key = writer_of(session), session.key
     services = writer.services
     journal = services.journal
+    if (server := server_of(journal)) is not None:
+        undone: Transition = await ask_server(server, "unarchive", key, actor)
+        journal.hub.touch(key)
+        await writer.load(tail=1)
+        return undone
     async for left in Tries():
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
@@ -276,15 +294,48 @@ async def _is_archived_here(journal: Journal, key: Key) -> bool:
 async def read_archived(services: Services, head: Head) -> Services:
     """A store in memory that holds nothing but this session, as its file has it. What it remembers
     stays where it is, and is read there."""
-    place = facts.archive_place(head.facts)
-    assert place is not None
-    async with archived_file(services, place) as file:
+    async with _log_of(services, head) as file:
         store = _ReadOnlyStore()
         journal, metrics = services.journal, Metrics()
         apart = journal_with_checkpoints(store, journal.new_id, journal.now_us, metrics)
         await adopt_bundle(apart, file.path, file.pins)
         store.is_read = True
     return Services(apart, services.documents, metrics, {}, services.resume)
+
+
+@asynccontextmanager
+async def _log_of(services: Services, head: Head) -> AsyncIterator[ArchivedFile]:
+    """The file of an archived session: from the archive, or through the server that has it."""
+    if (server := server_of(services.journal)) is None:
+        async with archived_file(services, facts.archive_place(head.facts)) as file:
+            yield file
+        return
+    raw = await ask_server(server, "archived_bundle", head.key)
+    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+        path = Path(folder) / "session.limpet"
+        await in_thread(lambda: path.write_bytes(raw))
+        yield ArchivedFile(path, (await prove_bundle(path)).pins)
+
+
+async def archived_bundle(services: Services, key: Key) -> bytes:
+    """The file of an archived session, opened, for a client that has no archive. Raises
+    SessionNotFound if the session is not archived, InvalidInput if it is too large to be sent."""
+    head = await head_of(services.journal, key)
+    place = None if head is None else facts.archive_place(head.facts)
+    if place is None:
+        raise SessionNotFound(key)
+    if place["bytes"] > COMMIT_BYTES_MAX:
+        raise InvalidInput(
+            f"the archived log of {key} has {place['bytes']:,} bytes, more than a server sends at "
+            f"once ({COMMIT_BYTES_MAX:,}). Bring it back with lp.unarchive(key), then read it."
+        )
+    async with archived_file(services, place) as file:
+
+        def read() -> bytes:
+            with file.path.open("rb") as opened:
+                return opened.read()
+
+        return await in_thread(read)
 
 
 class _ReadOnlyStore(MemoryStore):
@@ -673,7 +724,7 @@ _NO_ARCHIVE: Final = (
 class ArchivedFile(NamedTuple):
     """The file of a session, proved, and where its full checkpoints stand."""
 
-    path: SealedPath
+    path: SealedPath | Path
     pins: Mapping[int, int]
 
 

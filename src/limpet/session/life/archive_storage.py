@@ -124,9 +124,9 @@ async def fetch_bytes(archive: Archive, name: str) -> bytes:
     """The bytes of a small file. Raises ArchiveFailed."""
     try:
         with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-            found = Path(folder) / "found"
-            await archive.fetch(name, found)
-            return await in_thread(found.read_bytes)
+            path = Path(folder) / "found"
+            await archive.fetch(name, path)
+            return await in_thread(path.read_bytes)
     except OSError as error:
         raise ArchiveFailed(archive.url, "read", error.strerror or str(error)) from error
 

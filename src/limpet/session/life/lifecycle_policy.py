@@ -33,9 +33,9 @@ SUSPENSIONS_PER_DAY: Final = 24.0  # more often than this is worth a look
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """A step in the life of a session: the phase it leads to, and what was done with it.
+    """A transition of a session: the phase it leads to, and its actions.
 
-    `event` is the record of it, with its actor, time and reason; None while it is only proposed.
+    `event` is its record, with actor, time and reason; None while it is only proposed.
     """
 
     phase: Phase

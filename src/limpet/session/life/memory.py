@@ -33,7 +33,7 @@ from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.values import round_trip, settle
-from limpet.session.conversing.shapes import text_of
+from limpet.session.conversation.shapes import text_of
 from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
 from limpet.session.history.checkpoint_interval import CheckpointInterval
 from limpet.session.history.checkpoint_log import Checkpoint
@@ -118,8 +118,8 @@ class Memory(Buffers):
         return UnreadLayer(self._writer, made) if head is None else made(head)
 
     def layer(self, name: LayerName) -> WorkingMemory | Layer:
-        found: WorkingMemory | Layer = getattr(self, name)
-        return found
+        layer: WorkingMemory | Layer = getattr(self, name)
+        return layer
 
 
 class WorkingMemory:
@@ -300,9 +300,9 @@ class Overlay(Layer):
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
         """Everything whose name begins so, in the order of names; its own hides its parent's."""
         above = await self._above()
-        found = {} if above is None else {each.name: each for each in await above.list(prefix)}
-        found |= {each.name: each for each in await super().list(prefix)}
-        return tuple([found[name] for name in sorted(found)])
+        entries = {} if above is None else {each.name: each for each in await above.list(prefix)}
+        entries |= {each.name: each for each in await super().list(prefix)}
+        return tuple([entries[name] for name in sorted(entries)])
 
     async def _above(self) -> Layer | None:
         """Return what its parent sees, which may be delegated itself; None if it has no parent."""
@@ -459,8 +459,8 @@ def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Rem
         (sum(word in said for word in words), each)
         for said, each in zip(texts, entries, strict=True)
     ]
-    found = sorted([s for s in scored if s[0]], key=lambda s: (-s[0], s[1].name))
-    return tuple(each for _, each in found[:limit])
+    ranked = sorted([s for s in scored if s[0]], key=lambda s: (-s[0], s[1].name))
+    return tuple(each for _, each in ranked[:limit])
 
 
 def _readable(promoted: Remembered) -> Remembered:

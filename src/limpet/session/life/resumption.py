@@ -102,9 +102,10 @@ class Briefing(msgspec.Struct, frozen=True):
     tokens: int | None = None  # what the text may take
 
     def text(self, tokens: int | None = None, count: Callable[[str], int] | None = None) -> str:
-        """The parts in order, as many whole lines as fit; `count` says how many tokens a text has.
+        """Return the parts in order, as many whole lines as fit; `count` returns the tokens of a
+        text.
 
-        The role is always in it. Then come the state, the evidence and the memory.
+        The role is always included; then come the state, the evidence and the memory.
         """
         most, count = self.tokens if tokens is None else tokens, count or _estimate
         lines = [] if self.role is None else [self.role]
@@ -224,8 +225,8 @@ class ResumptionRun:
 
     async def _step(self, name: StepName, phase: Callable[[], Any]) -> None:
         began = time.perf_counter()
-        found = await phase()
-        self._steps.append(ResumptionStep(name, time.perf_counter() - began, found))
+        report = await phase()
+        self._steps.append(ResumptionStep(name, time.perf_counter() - began, report))
 
     # --- 1: the state --------------------------------------------------------------------------
 

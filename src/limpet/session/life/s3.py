@@ -67,15 +67,15 @@ class BucketArchive:
         return await in_thread(lambda: self._names(folder))
 
     def _names(self, folder: str) -> list[str]:
-        query, found = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}, list[str]()
+        query, listed = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}, list[str]()
         while True:
             names = list(map(unescape, _KEYS.findall(self._ask("GET", "", "listed", query=query))))
             if not names:
-                return [name.removeprefix(self._prefix) for name in found]
-            if found and names[0] <= found[-1]:
+                return [name.removeprefix(self._prefix) for name in listed]
+            if listed and names[0] <= listed[-1]:
                 raise ArchiveFailed(self.url, "listed", "the same names are listed again")
             query["start-after"] = names[-1]
-            found += names
+            listed += names
 
     def _put(self, name: str, path: Path) -> None:
         with path.open("rb") as body:

@@ -78,7 +78,7 @@ _TRACES: Final[dict[Deadline, str]] = {
 
 
 class Unswept(msgspec.Struct, frozen=True):
-    """A session that could not be moved on, and why."""
+    """A session that a sweep could not process, and why."""
 
     key: Key
     reason: str

@@ -106,7 +106,7 @@ class Tool(msgspec.Struct, frozen=True):
 
     @property
     def binding(self) -> dict[str, Any]:
-        """Return what a session records of it."""
+        """Return what a session records about it."""
         kept: dict[str, Any] = {"version": self.version, "required": self.required}
         kept |= {"permission": self.permission, "cost": self.cost}
         if self.exclusive:
@@ -124,7 +124,7 @@ class ToolRegistry:
             self.add(tool)
 
     def add(self, tool: Tool) -> None:
-        """Register a tool; several versions of one name may be."""
+        """Register a tool; one name may have several versions."""
         if not isinstance(tool, Tool):
             raise InvalidInput(f"{described(tool)} is not a tool. Pass a limpet.Tool.")
         same = self._tools.setdefault(tool.name, [])
@@ -142,16 +142,17 @@ class ToolRegistry:
         return tuple(sorted(self._tools))
 
     def resolve(self, name: str, version: str | None = None) -> Tool | None:
-        """The newest version that can stand for `version`: the same MAJOR and not older."""
-        found = self._tools.get(name, [])
+        """Return the newest version compatible with `version`: the same MAJOR and not older."""
+        versions = self._tools.get(name, [])
         if version is None:
-            return found[-1] if found else None
+            return versions[-1] if versions else None
         wanted = SchemaVersion.parse(version)
-        fits = [t for t in found if _is_compatible(SchemaVersion.parse(t.version), wanted)]
+        fits = [t for t in versions if _is_compatible(SchemaVersion.parse(t.version), wanted)]
         return fits[-1] if fits else None
 
     async def substitute(self, names: Iterable[str], session: Handle) -> Tool | None:
-        """The newest of the first of these names that is registered and that it may use."""
+        """Return the newest version of the first of these names that is registered and
+        permitted."""
         for tool in map(self.resolve, names):
             if tool is not None and await self.refusal(tool, session) is None:
                 return tool
@@ -246,8 +247,8 @@ async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None
     facts = session.head.facts
     usable = usable_tools(facts)  # of a child that was given some by name: those, and no others
     names = [name for name in registry.names if usable is None or name in usable]
-    found = {name: registry.resolve(name) for name in names}
-    every = {name: tool.binding for name, tool in found.items() if tool is not None}
+    resolved = {name: registry.resolve(name) for name in names}
+    every = {name: tool.binding for name, tool in resolved.items() if tool is not None}
     wanted = wanted_in(facts) if "tools" in facts else every
     bound = await bind(registry, wanted, session)
     return None if bound.is_in(facts) else bound.fact
@@ -360,10 +361,10 @@ class HeldTool:
 
     async def _renewed(self) -> bool:
         since_ns = steady_ns()
-        (found,) = await self._leases.renew([self._lease], None)
-        if isinstance(found, Lease):
-            self._until_ns = since_ns + round(found.lease_seconds * 1e9)
-        return isinstance(found, Lease)
+        (renewed,) = await self._leases.renew([self._lease], None)
+        if isinstance(renewed, Lease):
+            self._until_ns = since_ns + round(renewed.lease_seconds * 1e9)
+        return isinstance(renewed, Lease)
 
 
 class ToolLocks:
@@ -416,8 +417,8 @@ class ToolLocks:
             return None
         seconds = max(LOCK_SECONDS, (head.lease_us - head.leased_us) / 1_000_000)
         mine = Lease(key, self._worker, head.fence, head.lease_us, seconds, uid=head.uid)
-        (found,) = await self._leases.renew([mine], None)
-        return found if isinstance(found, Lease) else None
+        (renewed,) = await self._leases.renew([mine], None)
+        return renewed if isinstance(renewed, Lease) else None
 
     async def release_all(self) -> tuple[str, ...]:
         """Let go of every exclusive tool that this session holds; their names."""

@@ -95,16 +95,17 @@ class Durations(msgspec.Struct, frozen=True):
 
     @property
     def active_ratio(self) -> float:
-        """The part of its life in which it could work: active or resumed. 1 if it just began."""
+        """The fraction of its life in which it could work (active or resumed); 1 if it has just
+        begun."""
         return (self.active + self.resumed) / self.total if self.total else 1.0
 
     @property
     def suspension_frequency(self) -> float:
-        """Suspensions in a second of its life. Above a threshold it is worth a look."""
+        """Suspensions per second of its life."""
         return self.suspensions / self.total if self.total else 0.0
 
     def exceeds(self, suspensions_per_day: float) -> bool:
-        """True if it was suspended more often than this. One suspension has no frequency."""
+        """True if it was suspended more often than this. A single suspension has no frequency."""
         a_day = self.suspension_frequency * DAY_SECONDS
         return self.suspensions > 1 and a_day > suspensions_per_day
 
@@ -257,10 +258,10 @@ class PhaseChange:
 
     def _recorded_between(self) -> tuple[Fact, ...]:
         """Return what goes right after the first event: a rewind, then tools that were bound."""
-        found = list(self._between)
+        facts = list(self._between)
         if self._rewinds is not None:
-            found.insert(0, replacing(writer_of(self._session), *self._rewinds))
-        return tuple(found if self._bound is None else [*found, self._bound])
+            facts.insert(0, replacing(writer_of(self._session), *self._rewinds))
+        return tuple(facts if self._bound is None else [*facts, self._bound])
 
     async def _checkpoint(self, step: Transition) -> dict[str, Any]:
         """A full checkpoint of what is known, durable before the transition is recorded."""
@@ -332,11 +333,11 @@ class PhaseChange:
         writer = writer_of(self._session)
         if step.name == "resume":
             kept = store_checkpoints(writer.journal).kept(self._session.key)
-            found = await kept.read(writer.known.head.uid)
-            if not found:
+            checkpoints = await kept.read(writer.known.head.uid)
+            if not checkpoints:
                 return "no checkpoint is kept; make one with s.checkpoint(full=True)"
             try:
-                await verify_checkpoint(writer, found[-1])
+                await verify_checkpoint(writer, checkpoints[-1])
             except CheckpointIntegrity as error:
                 return (
                     f"checkpoint {error.number} cannot be trusted ({error.reason}); "
@@ -504,9 +505,9 @@ class Cleanups:
             hook = policy.cleanup.get(name)
             if hook is not None:
                 report = await _guarded(name, hook, policy, session, step)
-                found = report.pop("result", None)
+                result = report.pop("result", None)
                 if name == "scrub":
-                    self.scrubbed = _names(session, found)
+                    self.scrubbed = _names(session, result)
                 cleaned.append(report)
         for report in done:
             report.pop("result", None)
@@ -536,9 +537,9 @@ async def _guarded(
     return {"name": name, "result": result}
 
 
-def _names(session: Handle, found: Any) -> tuple[str, ...]:
+def _names(session: Handle, result: Any) -> tuple[str, ...]:
     """The session's own fields, among the names that a scrubbing hook returned."""
-    if isinstance(found, str) or not isinstance(found, Iterable):
+    if isinstance(result, str) or not isinstance(result, Iterable):
         return ()
     own = writer_of(session).known.fields
-    return tuple(dict.fromkeys(name for name in found if name in own))
+    return tuple(dict.fromkeys(name for name in result if name in own))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -23,6 +22,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     SessionConflict,
+    SessionDeleted,
     SessionErased,
     SessionExists,
 )
@@ -32,15 +32,23 @@ from limpet.model import (
     DefaultActor,
     Head,
     Key,
-    canonical,
     checkpoints_of,
     described,
     owner_of,
 )
-from limpet.model.facts.documents import VALUE, document_created
-from limpet.model.facts.moves import arrived, departure, last_epoch
+from limpet.model.facts.documents import VALUE, document_created, document_put
+from limpet.model.facts.moves import (
+    EXPECTED,
+    KEPT_US,
+    arrived,
+    departure,
+    last_epoch,
+    short_digest,
+    stage_prefix,
+)
 from limpet.model.keys import ARRIVALS, ROUTES
 from limpet.session.documents import Documents, Internal, Put, commit_puts
+from limpet.session.journal import Tries
 from limpet.session.life.memory import memory_key
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.move.adopter import (
@@ -52,6 +60,7 @@ from limpet.session.move.adopter import (
     records_in,
 )
 from limpet.session.move.attachments import blobs_in, copy_blobs, logs_of, newest_beside
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.delegation import head_of
 from limpet.store.overview import Overview
 from limpet.store.pages import each_head, head_pages
@@ -81,7 +90,7 @@ MoveReason: TypeAlias = Literal[
     "refused",
     "unknown",
 ]
-_EXPECTED: Final = "expected"  # the part of a stage that names its session
+_TAKES_MAX: Final = 3
 _GONE_MAX: Final = 100  # tombstones of one key that are looked at
 
 
@@ -109,7 +118,7 @@ class MoveDecisions(Documents):
 
 
 class ArrivalPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an app accepts from other nodes: `lp.policies.arrivals`."""
+    """The limits on what an app accepts from other nodes: `lp.policies.arrivals`."""
 
     sessions: int | None = None  # that the app may have here, with the one that arrives
     bytes: int | None = None  # of one session's bundle
@@ -117,7 +126,7 @@ class ArrivalPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArrivalNeeds(msgspec.Struct, frozen=True):
-    """What sessions of one app need at the target."""
+    """The needs of one app's sessions at the target."""
 
     app: str
     sessions: int
@@ -157,7 +166,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return self._staged("checkpoints")
 
     def memory_stage(self, name: str) -> Key:
-        return self._staged(f"memory/{_short(name)}")
+        return self._staged(f"memory/{short_digest(name)}")
 
     def _staged(self, part: str) -> Key:
         owner = owner_of(self.key.app, self.key.user)  # with whom it is erased
@@ -167,15 +176,6 @@ class Arrival(msgspec.Struct, frozen=True):
     def decision_name(self) -> str:
         """Return the name of the document that decides about this epoch."""
         return f"{self.uid}/{self.epoch}"
-
-
-def stage_prefix(key: Key, uid: str | None = None) -> str:
-    """Return how the names of a session's stages begin; without a uid, of all under its key."""
-    return f"{_short(key.id)}/" + ("" if uid is None else f"{_short(uid)}/")
-
-
-def _short(text: str) -> str:
-    return sha256(canonical(text)).hexdigest()[:32]
 
 
 class Arrivals(Adopter):
@@ -223,13 +223,28 @@ class Arrivals(Adopter):
         decided = None if document is None else document.value.get("decision")
         return decided if decided in ("arrived", "refused") else None
 
+    async def decided(self, arrivals: Sequence[Arrival]) -> Decision | None:
+        """Return what was decided about sessions that move together; None: nothing yet.
+
+        It is decided about all of them at once. Of some the log may be gone where they came from,
+        so each is asked.
+        """
+        for each in arrivals:
+            if (decided := await self.decision(each)) is not None:
+                return decided
+        return None
+
     async def begin(self, arrival: Arrival) -> None:
         """Make ready to stage this epoch: what is here of the session becomes its beginning.
 
         Raises ArrivalRefused if the key belongs to another session, or to one that was deleted
-        or erased here.
+        or erased here; or if this epoch has arrived: then whoever brings it once more has an older
+        copy of the source, perhaps with events of its own, which would be lost.
         """
         key = arrival.key
+        if await self.decision(arrival) == "arrived":
+            detail = f"{self.node} has received {key} in epoch {arrival.epoch} before"
+            raise ArrivalRefused("exists", detail)
         head = await head_of(self.journal, key)
         if head is None:
             await self._refuse_ended(key)
@@ -245,17 +260,28 @@ class Arrivals(Adopter):
         # It left from here before: its own log is what the coming one begins with.
         await self._reuse_stage(arrival)
         await self._expect(arrival)
-        return await self._stage_own(head, arrival.stage)
+        with suppress(SessionDeleted):  # a sweep has removed it meanwhile: then all of it travels
+            await self._stage_own(head, arrival.stage)
+        return None
 
     async def _expect(self, arrival: Arrival) -> None:
         """Remember that the session is to arrive, so that a sweep here finds it if nobody is left
-        to finish. It goes with what is staged."""
-        place = arrival._staged(_EXPECTED)
-        if await head_of(self.journal, place) is None:
-            value = [arrival.key.app, arrival.key.user, arrival.key.id]
-            draft = self.journal.prepare(document_created(place, value, actor=MOVER), None)
-            with suppress(SessionExists):  # another mover has
-                await self.journal.commit((Commit(place, (draft,), 0, reuse=True),))
+        to finish, and when that was said last. It goes with what is staged."""
+        journal, place = self.journal, arrival._staged(EXPECTED)
+        value = [arrival.key.app, arrival.key.user, arrival.key.id]
+        async for _ in Tries():
+            head = await head_of(journal, place)
+            if head is None:
+                draft = journal.prepare(document_created(place, value, actor=MOVER), None)
+                commit = Commit(place, (draft,), 0, reuse=True)
+            elif head.updated_us < journal.now_us() - KEPT_US // 2:
+                draft = journal.prepare(document_put(value, actor=MOVER), None)
+                commit = Commit(place, (draft,), head.version, uid=head.uid)
+            else:
+                return
+            with suppress(SessionExists, SessionConflict, SessionDeleted):  # others came between
+                await journal.commit((commit,))
+                return
 
     async def _stage_own(self, head: Head, stage: Key) -> None:
         """Stage the log that the session left here, so that only what came since has to travel.
@@ -323,11 +349,14 @@ class Arrivals(Adopter):
         return await newest_beside(self, stage)
 
     async def drop_stage(self, arrival: Arrival) -> None:
-        """Remove what is staged for this epoch: it does not belong to the log that comes."""
-        staged = self.staged(arrival.key, arrival.uid)
-        await self.drop_staged(
-            [head.key async for head, epoch, _ in staged if epoch == arrival.epoch]
-        )
+        """Remove what is staged for this epoch: it does not belong to the log that comes. That the
+        session is expected stays."""
+        own = [
+            head.key
+            async for head, epoch, part in self.staged(arrival.key, arrival.uid)
+            if epoch == arrival.epoch and part != EXPECTED
+        ]
+        await self.drop_staged(own)
 
     async def drop_staged(self, stages: Sequence[Key]) -> None:
         """Remove staged logs that nobody needs."""
@@ -342,7 +371,7 @@ class Arrivals(Adopter):
         The commit is the point of no return. Returns what was decided, maybe by another. Raises
         ArrivalRefused if a key is taken; SessionConflict if something is not staged as it was.
         """
-        decided = await self.decision(arrivals[0])
+        decided = await self.decided(arrivals)
         if decided is not None:
             return decided
         await self._take_keys(arrivals)
@@ -354,7 +383,7 @@ class Arrivals(Adopter):
         try:
             await commit_puts(self.journal, commits, self._puts(arrivals, "arrived"))
         except (DocumentConflict, SessionConflict):
-            decided = await self.decision(arrivals[0])
+            decided = await self.decided(arrivals)
             if decided is None:
                 raise
             return decided
@@ -370,10 +399,13 @@ class Arrivals(Adopter):
         try:
             await commit_puts(self.journal, (), self._puts(arrivals, "refused", reason))
         except DocumentConflict:
-            decided = await self.decision(arrivals[0])
+            decided = await self.decided(arrivals)
             assert decided is not None, "only these two are ever put"
             if decided == "arrived":
                 return decided
+            for each in arrivals:  # of some, others may not have known
+                with suppress(DocumentConflict):
+                    await commit_puts(self.journal, (), self._puts((each,), "refused", reason))
         for each in arrivals:
             await self.take_back(each)
         return "refused"
@@ -398,10 +430,18 @@ class Arrivals(Adopter):
 
     async def _take_keys(self, arrivals: Sequence[Arrival]) -> None:
         """Let every stage take its key, in one transaction, unless they have them."""
+        for _ in range(_TAKES_MAX):  # a sweep may remove what was left here at the same moment
+            if await self._take_once(arrivals):
+                return
+        await self._refuse_ended(arrivals[0].key)
+        raise SessionConflict(arrivals[0].key, "session", arrivals[0].version, None)
+
+    async def _take_once(self, arrivals: Sequence[Arrival]) -> bool:
+        """True if the sessions have their keys. Raises ArrivalRefused if another has one."""
         heads = [await head_of(self.journal, each.key) for each in arrivals]
         pairs = list(zip(heads, arrivals, strict=True))
         if all([_is_there(head, each) for head, each in pairs]):
-            return
+            return True
         ends: dict[Key, Standing] = {}
         for head, each in pairs:
             if head is not None and not _has_left(head, each):
@@ -409,9 +449,7 @@ class Arrivals(Adopter):
             if head is not None:  # what it left here when it left before
                 ends[each.key] = Standing(head.uid, head.version)
         if await self.journal.store.exchange(_swaps(arrivals, ends)):
-            return
-        if all([await self.has_key(each) for each in arrivals]):
-            return  # another has done it
+            return True
         # What an earlier session under a key has left beside it ends.
         for each in arrivals:
             names = [memory_key(each.key, log.name) for log in each.memory]
@@ -420,9 +458,7 @@ class Arrivals(Adopter):
                 left = await head_of(self.journal, key)
                 if left is not None:
                     ends[key] = Standing(left.uid, None)
-        if not ends or not await self.journal.store.exchange(_swaps(arrivals, ends)):
-            await self._refuse_ended(arrivals[0].key)
-            raise SessionConflict(arrivals[0].key, "session", arrivals[0].version, None)
+        return bool(ends) and await self.journal.store.exchange(_swaps(arrivals, ends))
 
     def _decisions(self, arrival: Arrival) -> Documents:
         owner = (arrival.key.app, arrival.key.user)
@@ -480,13 +516,13 @@ def _check_schema(stored: str, known: str) -> None:
 async def expected_sessions(journal: Journal) -> list[Key]:
     """Return the sessions that are to arrive here."""
     query = Query(app=ARRIVALS, order="key", reverse=False)
-    found: list[Key] = []
+    keys: list[Key] = []
     async for page in head_pages(journal.store, query, states=True):
         for head in page.items:
             value = page.states.get(head.key, EMPTY).get(VALUE)
-            if head.key.id.endswith(f"/{_EXPECTED}") and isinstance(value, (list, tuple)):
-                found.append(Key(*value))
-    return found
+            if head.key.id.endswith(f"/{EXPECTED}") and isinstance(value, (list, tuple)):
+                keys.append(Key(*value))
+    return keys
 
 
 # --- policies and routes -------------------------------------------------------------------------
@@ -501,7 +537,7 @@ async def arrival_policy(services: Services, app: str) -> ArrivalPolicy:
 
 
 class Home(msgspec.Struct, frozen=True):
-    """The node that owns a session, and since which epoch (0: it never moved)."""
+    """The node that owns a session, and since which epoch (0: it has never moved)."""
 
     node: str
     epoch: int
@@ -538,6 +574,9 @@ class _Route(msgspec.Struct, frozen=True):
 
 async def route_of(services: Services, key: Key) -> Home | None:
     """Return where a session went whose rows were removed; None if nothing is known."""
+    if (server := server_of(services.journal)) is not None:
+        home: Home | None = await ask_server(server, "home", key)
+        return home
     routes = _routes(services, key)
     document = await routes.find(key.id)
     route = None if document is None else routes.decoded(document, _Route)

@@ -1,4 +1,4 @@
-"""What travels beside a session's own log: its checkpoints, its memory and its blobs.
+"""Attachments: what travels beside a session's own log (its checkpoints, memory and blobs).
 
 The log of its checkpoints and the logs of its documents are adopted like any other log, so numbers,
 versions and checksums arrive as they were recorded. The states of full checkpoints are pinned again

@@ -371,24 +371,24 @@ class BundleReader:
             where = f"a line after event {self._events}"
             raise self.damaged(f"{where} cannot be read ({_short(error)})") from error
 
-    def _record(self, found: _EventLine) -> ChainedEvent:
-        raw = bytes(found.body)
+    def _record(self, line: _EventLine) -> ChainedEvent:
+        raw = bytes(line.body)
         self.check_memory(raw)
         body = self._parsed(decode_body, raw)
-        link, salt = bytes.fromhex(found.link), bytes.fromhex(found.salt)
+        link, salt = bytes.fromhex(line.link), bytes.fromhex(line.salt)
         event = Event(
-            found.seq,
-            found.id,
-            found.type,
-            found.actor,
-            found.at_us,
+            line.seq,
+            line.id,
+            line.type,
+            line.actor,
+            line.at_us,
             body.data,
             body.ops,
-            found.cause,
-            found.invocation_id,
-            found.correlation_id,
-            found.wake_id,
-            0 if found.input else None,
+            line.cause,
+            line.invocation_id,
+            line.correlation_id,
+            line.wake_id,
+            0 if line.input else None,
             None,
             link,
         )

@@ -235,8 +235,8 @@ async def _read_again(path: Path, add: Callable[[list[BundleEntry]], Awaitable[b
     """Read a file that was proven, until `add` says that it has all that it needs."""
     reader = await in_thread(lambda: BundleReader(path))
     try:
-        while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
-            if not await add(found):
+        while entries := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
+            if not await add(entries):
                 return
     finally:
         await in_thread(reader.close)
@@ -320,8 +320,8 @@ async def adopt_bundle(
     log = checkpoints_of(key) if to is None else Key(to.app, to.user, f"{to.id}-checkpoints")
     arriving = _ReturningLog(adopter, reader.opening, pins, key, log)
     try:
-        while found := await in_thread(lambda: reader.read(*_PIECE)):
-            await arriving.add(found)
+        while entries := await in_thread(lambda: reader.read(*_PIECE)):
+            await arriving.add(entries)
         await arriving.end()
     finally:
         await in_thread(reader.close)
@@ -334,8 +334,8 @@ async def _put_blobs(adopter: Adopter, source: BundleSource, key: Key) -> None:
     reader = await in_thread(lambda: BundleReader(source))
     upload = ""
     try:
-        while found := await in_thread(lambda: reader.read(*_PIECE)):
-            for chunk in [each for each in found if isinstance(each, BlobChunk)]:
+        while entries := await in_thread(lambda: reader.read(*_PIECE)):
+            for chunk in [each for each in entries if isinstance(each, BlobChunk)]:
                 given = (chunk.blob, chunk.number, chunk.data)  # one that is there is dropped
                 upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
     finally:
@@ -405,8 +405,8 @@ async def _prove(
     Raises BundleDamaged; SessionConflict if the file's logs are not those that are here.
     """
     proof = BundleProof(reader, here, log, memory)
-    while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
-        await in_thread(lambda some=found: proof.add(some))  # type: ignore[misc]  # bound now
+    while entries := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
+        await in_thread(lambda some=entries: proof.add(some))  # type: ignore[misc]  # bound now
     proof.end()
     return proof
 

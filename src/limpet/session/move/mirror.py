@@ -202,10 +202,10 @@ def _summary(session: Session[Any], head: Head) -> dict[str, Any]:
     }
 
 
-def _checkpoint(found: Any) -> dict[str, Any]:
-    ref = found.ref
+def _checkpoint(checkpoint: Any) -> dict[str, Any]:
+    ref = checkpoint.ref
     shown = {"number": ref.number, "seq": ref.seq, "checksum": ref.checksum}
-    return {**shown, "trigger": found.trigger, "at": found.at.isoformat()}
+    return {**shown, "trigger": checkpoint.trigger, "at": checkpoint.at.isoformat()}
 
 
 def _timer(name: str, timer: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _parent(works_for: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _relate(path: Path, related: dict[Key, Any], kept: Set[Key] | None) -> None:
-    """What is known of these children stays; None: of all, since only some sessions were read."""
+    """Keep the known relations of these children; None keeps all, since only some were read."""
     before: list[dict[str, Any]] = []
     if kept != set() and path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])

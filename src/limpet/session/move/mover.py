@@ -41,6 +41,8 @@ from limpet.errors import (
 from limpet.model import EMPTY, Base, Commit, Fact, Head, Key, Lease, checkpoints_of
 from limpet.model.facts.documents import VALUE
 from limpet.model.facts.moves import (
+    EXPECTED,
+    FAMILY_MAX,
     KEPT_US,
     departed,
     departure,
@@ -48,6 +50,7 @@ from limpet.model.facts.moves import (
     kin_of,
     last_epoch,
     returned,
+    stage_prefix,
 )
 from limpet.model.facts.phases import is_stub
 from limpet.model.facts.relations import key_in
@@ -77,7 +80,6 @@ from limpet.session.move.arrivals import (
     expected_sessions,
     keep_route,
     route_key,
-    stage_prefix,
 )
 from limpet.session.move.attachments import (
     PINS_MAX,
@@ -96,7 +98,17 @@ from limpet.session.move.transfer import missing
 from limpet.session.runs.delegation import head_of
 from limpet.store.leases import Leases
 from limpet.store.pages import each_head, head_pages
-from limpet.store.protocol import ChainedEvent, Check, Exchange, Progress, Query, Standing, plural
+from limpet.store.protocol import (
+    ChainedEvent,
+    Check,
+    Exchange,
+    Progress,
+    Query,
+    Standing,
+    Store,
+    Travels,
+    plural,
+)
 
 if TYPE_CHECKING:
     from limpet.session.life.tools import ToolRegistry
@@ -109,6 +121,7 @@ _LEVEL: Final = 3  # of zstd
 _LOCK_SECONDS: Final = 60.0  # a mover that dies holds the session no longer
 _WAIT_SECONDS: Final = 0.05
 _REFUSE_SECONDS: Final = 5.0
+_FOLLOWS: Final = 40  # waits of that length for a mover that was faster
 _ROUNDS: Final = 4  # of staging while the session runs, each with less to send than the last
 _SMALL: Final = 64  # events that are sent during the pause rather than in one more round
 # What keeps a session from being staged.
@@ -120,12 +133,12 @@ _IN_THE_WAY: Final[Mapping[str, Callable[[Key], LimpetError]]] = {
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What became of a move.
+    """The result of a move.
 
-    `reason` is None if the session is at the target. Otherwise it is still here, except if the
-    reason is "unknown": then the target cannot be reached, nobody owns the session until it can,
-    and the next move or sweep finishes. `seconds` has suspend, serialize, transfer, deserialize,
-    rebind, verify, commit, pause (from the departure to the arrival) and total.
+    `reason` is None if the session is at the target. Otherwise it is still here, unless the reason
+    is "unknown": then the target cannot be reached, no store owns the session until it can, and the
+    next move or sweep finishes. `seconds` has suspend, serialize, transfer, deserialize, rebind,
+    verify, commit, pause (from departure to arrival) and total.
     """
 
     success: bool
@@ -147,7 +160,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Prestaged(msgspec.Struct, frozen=True):
-    """What a prestage has sent ahead."""
+    """The result of a prestage."""
 
     events: int
     bundle_bytes: int
@@ -155,9 +168,16 @@ class Prestaged(msgspec.Struct, frozen=True):
 
 
 class MoveMeter:
-    """What a move measures: bytes, events and seconds by term."""
+    """The measurements of a move: bytes, events, and seconds by term.
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    To and from a server the bytes are those that travel, as the link counts them. Between stores
+    that this process has open nothing travels: then they are what bodies and blobs have, and would
+    have.
+    """
+
+    def __init__(self, progress: Progress | None = None, stores: Sequence[Store] = ()) -> None:
+        self._links = [store.traffic for store in stores if isinstance(store, Travels)]
+        self._before = self._travelled()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = self.compressed = self.events = self.total = 0
         self._progress = progress
@@ -172,13 +192,25 @@ class MoveMeter:
             self.seconds[name] += time.perf_counter() - began
 
     def sent(self, bodies: Iterable[bytes], events: int) -> None:
-        """Count what travels, as it is and compressed."""
+        """Count what is sent."""
         joined = b"".join(bodies)
         self.bytes += len(joined)
-        self.compressed += len(zstd_module().compress(joined, _LEVEL)) if joined else 0
+        if joined and not self._links:
+            self.compressed += len(zstd_module().compress(joined, _LEVEL))
         self.events += events
         if self._progress is not None:
             self._progress(self.events, max(self.events, self.total))
+
+    def _travelled(self) -> tuple[int, int]:
+        return sum([each.plain for each in self._links]), sum([each.sent for each in self._links])
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The bytes of the bundle, and compressed."""
+        if not self._links:
+            return self.bytes, self.compressed
+        (plain, sent), before = self._travelled(), self._before
+        return plain - before[0], sent - before[1]
 
     def moved(
         self,
@@ -188,8 +220,9 @@ class MoveMeter:
         left_out: tuple[str, ...] = (),
     ) -> Moved:
         self.seconds["total"] = time.perf_counter() - self._began
-        sizes = (self.bytes, self.compressed, dict(self.seconds))
-        return Moved(reason is None, reason, epoch, *sizes, left_out, detail, self.events)
+        seconds = dict(self.seconds)
+        sent = (*self.sizes, seconds)
+        return Moved(reason is None, reason, epoch, *sent, left_out, detail, self.events)
 
 
 class _Member:
@@ -229,8 +262,10 @@ class Mover:
         self._services, self._journal, self._node = services, services.journal, node
         self._target, self._tools, self._force = target, tools, force
         self._deadline, self._pins = deadline, checkpoints
-        self._meter = MoveMeter(progress)
+        stores = (self._journal.store, target.journal.store)
+        self._meter = MoveMeter(progress, stores)
         self._blobs = blobs_in(self._journal)
+        self._worker = f"move:{self._journal.new_id()}"
         self._until = 0.0  # when it stops waiting for a turn
         self._departing = False
         self._departed_at: float | None = None
@@ -257,7 +292,12 @@ class Mover:
                 with self._meter.term("suspend"):
                     await self._depart(members, leases)
                 leases.clear()  # they ended with it
-        except ArrivalRefused as error:
+        except (ArrivalRefused, SessionConflict, SessionDeleted, SessionMoved) as error:
+            heads = [await self._head(key) for key in keys]  # another mover may have been faster
+            if any([departure(head.facts) for head in heads]):
+                return await self._follow(keys, heads)
+            if not isinstance(error, ArrivalRefused):
+                raise
             return self._meter.moved(epoch, error.reason, error.detail)
         except (SessionLocked, SessionFenced) as error:  # or the lock was lost on the way
             return self._meter.moved(epoch, "busy", str(error))
@@ -284,8 +324,24 @@ class Mover:
         except ArrivalRefused as error:
             raise _IN_THE_WAY[error.reason](key) from error
         await self._stage(member)
-        meter = self._meter
-        return Prestaged(meter.events, meter.bytes, meter.compressed)
+        return Prestaged(self._meter.events, *self._meter.sizes)
+
+    async def _follow(self, keys: Sequence[Key], heads: Sequence[Head]) -> Moved:
+        """Wait for what another mover makes of these sessions, and finish it if that takes long:
+        two who stage the same log at once would be in each other's way."""
+        for _ in range(_FOLLOWS):
+            away = next((away for head in heads if (away := departure(head.facts))), None)
+            if away is None or away["to"] != self._target.node:
+                break
+            members = [_Member(head, last_epoch(head.facts)) for head in heads]
+            if await self._target.decided([each.arrival(self._node) for each in members]):
+                break
+            await asyncio.sleep(_WAIT_SECONDS)
+            heads = [await self._head(key) for key in keys]
+        if not any([departure(head.facts) for head in heads]):
+            epoch = last_epoch(heads[0].facts)
+            return self._meter.moved(epoch, "refused", "another move was refused; move again")
+        return await self._resumed(keys, heads)
 
     async def _resumed(self, keys: Sequence[Key], heads: Sequence[Head]) -> Moved:
         """Go on with a move that an earlier mover began."""
@@ -314,7 +370,7 @@ class Mover:
         decision: Decision | None = None
         try:
             async with asyncio.timeout(self._deadline):
-                decision = await self._target.decision(arrivals[0])
+                decision = await self._target.decided(arrivals)
                 if decision is None:
                     arrivals = await self._transfer(members)
                     with self._meter.term("commit"):
@@ -347,6 +403,9 @@ class Mover:
         """Ask the target, send what can be sent while the sessions run, and ask once more with
         what is known then. Raises ArrivalRefused."""
         keys = [each.key for each in members]
+        if len(keys) > FAMILY_MAX:
+            detail = f"{keys[0]} works with {len(keys) - 1:,} others; {FAMILY_MAX} at most move "
+            raise ArrivalRefused("family", f"{detail}together. Let some of them end first")
         for each in members:
             kin = await _kin(self._journal, each.head)
             if left := [key for key in kin if key not in keys]:
@@ -411,7 +470,7 @@ class Mover:
         until the deadline. Raises SessionLocked. With force, theirs is what ends."""
         store, leases = self._journal.store, list[Lease | None]()
         self._until = time.monotonic() + self._deadline
-        worker = f"move:{self._journal.new_id()}"
+        worker = self._worker
         try:
             for each in members:
                 leases.append(await self._lock(each.key, worker))
@@ -441,7 +500,7 @@ class Mover:
             with self._meter.term("suspend"):
                 await asyncio.sleep(_WAIT_SECONDS)
 
-    async def _depart(self, members: Sequence[_Member], leases: Sequence[Lease | None]) -> None:
+    async def _depart(self, members: Sequence[_Member], leases: list[Lease | None]) -> None:
         """Record the departure of all of them, in one commit, with their leases and their live
         shares ended by it."""
         journal, to = self._journal, self._target.node
@@ -476,7 +535,8 @@ class Mover:
             except SessionFenced:  # the turn that force ends has a new lease, or ended by itself
                 if not left or not self._force:
                     raise
-                leases = [await self._lock(key, f"move:{journal.new_id()}") for key in keys]
+                worker = self._worker
+                leases[:] = [await self._lock(key, worker) for key in keys]
                 continue
             by_key = {answer.head.key: answer.head for answer in answers}
             for each in members:
@@ -621,10 +681,10 @@ class Mover:
         if here.seq > log.version:  # it began again since
             await self._target.drop_staged((stage,))
             here = Newest()
-        async for found in records_beside(self._journal, log.key, log.version, here.seq):
-            self._count(found)
+        async for record in records_beside(self._journal, log.key, log.version, here.seq):
+            self._count(record)
             with self._meter.term("transfer"):
-                await self._target.commit((piece_beside(stage, found),))
+                await self._target.commit((piece_beside(stage, record),))
         member.beside[stage] = Newest(log.version, log.link)
 
     async def _send_blobs(self, member: _Member, stage: Key) -> None:
@@ -730,15 +790,15 @@ async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> 
 async def open_departures(journal: Journal) -> list[Departure]:
     """Return the departures that nobody has settled."""
     query = Query(app=DEPARTURES, order="key", reverse=False)
-    found: list[Departure] = []
+    departures: list[Departure] = []
     async for page in head_pages(journal.store, query, states=True):
         for head in page.items:
             value = page.states.get(head.key, EMPTY).get(VALUE)
             with suppress(msgspec.ValidationError, LimpetError):
                 form = msgspec.convert(value, _DepartureForm)
                 key = Key(*form.owner, head.key.id)
-                found.append(Departure(key, form.uid, form.epoch, form.to))
-    return found
+                departures.append(Departure(key, form.uid, form.epoch, form.to))
+    return departures
 
 
 async def finish_moves(services: Services) -> tuple[int, list[tuple[Key, Exception]]]:
@@ -781,38 +841,59 @@ async def _finish_departure(services: Services, nodes: Nodes, of: Departure) -> 
 async def arriving(services: Services) -> list[Head]:
     """Return the sessions that have their key here and did not arrive yet."""
     assert services.nodes is not None
-    found: list[Head] = []
+    heads: list[Head] = []
     for key in await expected_sessions(services.journal):
         head = await head_of(services.journal, key)
         away = None if head is None else departure(head.facts)
         if head is not None and away is not None and away["to"] == services.nodes.name:
-            found.append(head)
-    return found
+            heads.append(head)
+    return heads
 
 
 async def finish_arrival(services: Services, head: Head) -> bool:
-    """Let a session arrive whose whole log is here. False if its epoch was refused."""
+    """Let a session arrive whose whole log is here, with those that left in one commit with it:
+    all of them took their keys together. False if the epoch was refused."""
     assert services.nodes is not None
     away = departure(head.facts)
     assert away is not None
-    at = (away["epoch"], away["from"], head.version, head.link)
-    arrival, arrivals = Arrival(head.key, head.uid, *at), Arrivals(services, services.nodes.name)
-    if await arrivals.publish((arrival,)) == "arrived":
+    found: list[Arrival] = []
+    for key in family_in(away) or (head.key,):
+        each = await head_of(services.journal, key)
+        own = None if each is None else departure(each.facts)
+        if each is None or own is None:
+            continue  # it was erased, or has gone on: it is decided
+        if (own["to"], own.get("family")) == (away["to"], away.get("family")):
+            at = (own["epoch"], own["from"], each.version, each.link)
+            found.append(Arrival(each.key, each.uid, *at))
+    arrivals = Arrivals(services, services.nodes.name)
+    if not found or await arrivals.publish(found) == "arrived":
         return True
-    await arrivals.take_back(arrival)
+    for arrival in found:
+        await arrivals.take_back(arrival)
     return False
 
 
 async def _drop_old_stages(services: Services) -> None:
-    """Remove what was staged long ago. A log that has departed is left to whoever finishes it."""
+    """Remove what was staged long ago, and has not taken its key: all of it is still where it came
+    from. That may have been erased there, so nothing of it is kept here for good.
+
+    The events of a stage have the times that they had at their source, which say nothing about
+    when they came: what says that is the document beside them, by the clock of this store.
+    """
     journal = services.journal
     before_us = journal.now_us() - KEPT_US
     query = Query(app=ARRIVALS, order="key", reverse=False)
     awaited = {stage_prefix(head.key, head.uid) for head in await arriving(services)}
+    recent: set[tuple[str, str]] = set()
     async for head in each_head(journal.store, query):
-        if head.key.id.startswith(tuple(awaited)):
+        stage = head.key.id.removesuffix(EXPECTED)
+        if stage != head.key.id and head.updated_us >= before_us:
+            recent.add((head.key.user, stage))
+    async for head in each_head(journal.store, query):
+        stage = "/".join(head.key.id.split("/", 3)[:3]) + "/"
+        if (head.key.user, stage) in recent or head.key.id.startswith(tuple(awaited)):
             continue
-        if head.updated_us < before_us and departure(head.facts) is None:
+        if head.updated_us < before_us:
             at = Standing(head.uid, head.version)
             await journal.store.delete(head.key, ending="moved", at=at)
 
@@ -879,7 +960,7 @@ class Undrained(msgspec.Struct, frozen=True):
 
 
 class DrainReport(msgspec.Struct, frozen=True):
-    """The counts of a drain. What was not moved is still here, and named."""
+    """The counts of a drain. Sessions that were not moved are still here, and are named."""
 
     sessions: int
     events: int
@@ -889,7 +970,7 @@ class DrainReport(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if nothing is left here."""
+        """True if no session is left here."""
         return not self.refused
 
     def __str__(self) -> str:

@@ -99,7 +99,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The counts of a copy: all 0 if the target had everything."""
+    """The counts of a copy; all are 0 if the target already had everything."""
 
     sessions: int  # that were sent events
     events: int
@@ -117,7 +117,7 @@ class Copied(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if everything that was asked for is in the target now."""
+        """True if everything requested is now in the target."""
         return not self.refusals
 
     @property
@@ -243,8 +243,8 @@ class Transfer:
         here = await newest_beside(self._target, log.key)
         if here.seq >= log.version:
             await self._target.check_prefix(log.key, log.version, log.link)
-        async for found in records_beside(self._journal, log.key, log.version, here.seq):
-            await self._outbox.add(piece_beside(log.key, found))
+        async for record in records_beside(self._journal, log.key, log.version, here.seq):
+            await self._outbox.add(piece_beside(log.key, record))
 
     async def _memory_of(self, app: str) -> AsyncIterator[Head]:
         """The logs of what the sessions of an app remember, and of what they share."""
@@ -307,10 +307,10 @@ class Transfer:
         """Look once for a page of sessions: which have checkpoints, and whether any has blobs."""
         store, keys = self._journal.store, [head.key for head in heads]
         some = await store.heads(Query(app=CHECKPOINTS, reserved=True), cursor=None, limit=1)
-        found: Sequence[Loaded | None] = [None] * len(keys)
+        logs: Sequence[Loaded | None] = [None] * len(keys)
         if some.items:
-            found = await store.load_many([checkpoints_of(key) for key in keys], tail=0)
-        self._logs = dict(zip(keys, found, strict=True))
+            logs = await store.load_many([checkpoints_of(key) for key in keys], tail=0)
+        self._logs = dict(zip(keys, logs, strict=True))
         # What these heads name was put before they were read.
         self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
 
@@ -397,8 +397,8 @@ class Transfer:
         here = await newest_beside(self._target, checkpoints_of(key))
         if here.seq >= log.seq:
             await self._target.check_prefix(checkpoints_of(key), log.seq, log.link)
-        async for found in records_beside(self._journal, checkpoints_of(key), log.seq, here.seq):
-            await self._outbox.add(piece_beside(checkpoints_of(key), found))
+        async for record in records_beside(self._journal, checkpoints_of(key), log.seq, here.seq):
+            await self._outbox.add(piece_beside(checkpoints_of(key), record))
 
     async def _has_contents(self, key: Key) -> bool:
         if self._blobs is None or (self._bare and key in self._logs):
@@ -550,16 +550,16 @@ async def missing(source: Names, target: Adopter, owner: Owner) -> MissingNames:
     """Return the names that an owner has in the source and never had in the target."""
     has = await source.names_of(*owner)
     there = await target.names_of(*owner) if has else {}
-    found = MissingNames({}, {})
+    names = MissingNames({}, {})
     for name in has:
         scope = has[name]
         if scope.deleted or name in there:
             continue
         if scope.damage is not None:
-            found.unread[name] = scope.damage
+            names.unread[name] = scope.damage
         else:
-            found.values[name] = scope.value
-    return found
+            names.values[name] = scope.value
+    return names
 
 
 async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int, dict[str, str]]:
@@ -571,8 +571,8 @@ async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int,
     unable: dict[str, str] = {}
     done = 0
     async for left in Tries():
-        found = await missing(source, target, owner)
-        waiting = _shared({n: v for n, v in found.values.items() if n not in unable})
+        names = await missing(source, target, owner)
+        waiting = _shared({n: v for n, v in names.values.items() if n not in unable})
         try:
             for values in waiting:
                 done += await _write(target, owner, values, unable)
@@ -580,7 +580,7 @@ async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int,
             if left:
                 continue
             break
-        return done, found.unread | unable
+        return done, names.unread | unable
     raise SessionConflict(f"{owner[0]}/{owner[1]}", "name", 0, "another", "a shared name")
 
 

@@ -56,7 +56,8 @@ class Buffer:
         return f"<limpet.Buffer {self.name} of {self._writer.known.key}>"
 
     async def read(self, version: int | None = None) -> Note | None:
-        """The newest version, or this one; None if there is none such. Read from the store."""
+        """Return the newest version, or the given one; None if it does not exist. Reads from the
+        store."""
         if version is not None and type(version) is not int:
             wanted = "version is that of a note, a number from 1"
             raise InvalidInput(f"{wanted}, not {described(version)}.")
@@ -79,9 +80,9 @@ class Buffer:
     ) -> Note:
         """Replace the value, durably.
 
-        With `expect=n` only if the buffer is at version n (0: never written), else MemoryConflict.
-        A repeated `id` returns the version that was written under it first. `trace` names
-        the wake that it belongs to.
+        With `expect=n` it is written only if the buffer is at version n (0: never written), else
+        MemoryConflict. A repeated `id` returns the version first written under it. `trace` names
+        the wake it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
         writer = self._writer
@@ -100,9 +101,9 @@ class Buffer:
         id: str | None = None,
         trace: Trace | None = None,
     ) -> Note:
-        """Add a text to a text, or items to a list; an empty buffer begins with it.
+        """Append a text to a text, or items to a list. An empty buffer starts with the value.
 
-        Nothing is lost if several append at once: it is done again on the newest value.
+        Concurrent appends lose nothing: each is applied to the newest value.
         """
         if not isinstance(more, (str, list, tuple)):
             raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
@@ -116,7 +117,7 @@ class Buffer:
         return await retrying(attempt, MemoryConflict)
 
     async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
-        """The newest versions, the newest first."""
+        """Return the newest versions, the newest first."""
         newest, _ = version_in((await head_now(self._writer)).facts, self.name)
         return tuple(await self._versions(newest, check_limit(limit)))
 

@@ -45,14 +45,14 @@ from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal, retrying
 from limpet.store.protocol import Committed, Query
 
-_BEGUN: Final = (CHILD_CREATED, CHILD_SPAWNED)
-CHILD_TYPES: Final = (*_BEGUN, CHILD_ENDED, CHILD_RELEASED, CHILD_DONE)
+BEGUN: Final = (CHILD_CREATED, CHILD_SPAWNED)
+CHILD_TYPES: Final = (*BEGUN, CHILD_ENDED, CHILD_RELEASED, CHILD_DONE)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _OPERATOR: Final = DefaultActor("system:operator")
 
 
 class Kin(msgspec.Struct, frozen=True):
-    """A session among those that were delegated from one, with its own children."""
+    """A session in a tree of delegated sessions, with its own children."""
 
     key: Key
     title: str | None = None
@@ -89,7 +89,7 @@ async def parent_of(journal: Journal, head: Head) -> Head | None:
     except (*_GONE, AccessDenied):
         return None
     mine = kin(named(head.key, head.uid))
-    said = [event.data for event in made if event.type in _BEGUN and event.data is not None]
+    said = [event.data for event in made if event.type in BEGUN and event.data is not None]
     is_named = mine in [kin(data) for data in said]
     return parent if is_named and works_for(head.facts, key, parent.uid) else None
 
@@ -107,7 +107,7 @@ async def children_elsewhere(journal: Journal, head: Head) -> list[Key]:
     if archived is not None:
         return [Key(*of) for of in archived.get("children", ())]
     own = (head.key.app, head.key.user)
-    keys = [of["key"] for of in _children_in(await _events(journal, head.key))]
+    keys = [of["key"] for of in _children_in(await _events(journal, head))]
     return [key for key in keys if (key.app, key.user) != own]
 
 
@@ -120,7 +120,7 @@ async def _kin(
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         if parent is not None and not works_for(head.facts, parent.key, parent.uid):
             raise SessionNotFound(key)  # another session has the key
-        events = await _events(journal, key)
+        events = await _events(journal, head)
     except SessionArchived:
         if not known:
             raise
@@ -140,7 +140,7 @@ def _children_in(events: list[Event]) -> list[dict[str, Any]]:
         data = event.data
         if data is None:
             continue
-        if event.type in _BEGUN:
+        if event.type in BEGUN:
             child = Key(data["app"], data["user"], data["child"])
             by_id[child.id] = {"key": child, "title": data.get("title"), "stop_reason": None}
         elif data["child"] in by_id:
@@ -149,11 +149,12 @@ def _children_in(events: list[Event]) -> list[dict[str, Any]]:
     return list(by_id.values())
 
 
-async def _events(journal: Journal, key: Key) -> list[Event]:
+async def _events(journal: Journal, head: Head) -> list[Event]:
+    """The events about children in the own log of a session: those of a fork begin with itself."""
     events: list[Event] = []
-    after = 0
+    after = head.floor
     while page := await journal.store.read(
-        key, after=after, limit=PAGE_MAX, reverse=False, types=CHILD_TYPES
+        head.key, after=after, limit=PAGE_MAX, reverse=False, types=CHILD_TYPES
     ):
         events += page
         after = page[-1].seq
@@ -286,7 +287,7 @@ async def _end_spawned(
     raise AssertionError("the last try returns or raises")
 
 
-async def children_of(journal: Journal, key: Key) -> list[dict[str, Any]]:
+async def children_of(journal: Journal, head: Head) -> list[dict[str, Any]]:
     """Every child that a session ever had, in order of creation, by its own log: its key and title,
     and how it ended (`stop_reason` None: it has not), its summary and output."""
-    return _children_in(await _events(journal, key))
+    return _children_in(await _events(journal, head))

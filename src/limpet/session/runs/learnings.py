@@ -34,7 +34,7 @@ _SESSIONS_MAX: Final = 1_000  # of which a learning remembers that they learned 
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """Something that an agent has learned; `id` is the same for the same text."""
+    """A lesson that an agent has learned; equal texts have the same `id`."""
 
     id: str
     kind: LearningKind
@@ -52,11 +52,11 @@ class StoredLearning(msgspec.Struct, frozen=True):
 
 
 class Gates(msgspec.Struct, frozen=True):
-    """Conditions that must hold before a learning is promoted. None and 1 ask for nothing.
+    """Conditions that must hold before a learning is promoted. None and 1 require nothing.
 
-    `grade` and `verdict` are of the outcome of the session that learned it: at least so far
-    (missing < blocked < sleeping < in_progress < done_candidate) and at least so good
-    (fail < not_ready < uncertain < pass). `sessions` is how many must have learned it.
+    `grade` and `verdict` are minimums for the outcome of the session that learned it (missing <
+    blocked < sleeping < in_progress < done_candidate; fail < not_ready < uncertain < pass).
+    `sessions` is how many sessions must have learned it.
     """
 
     grade: Grade | None = None

@@ -29,6 +29,7 @@ from limpet.errors import (
     SessionConflict,
     SessionDeleted,
     SessionErased,
+    SessionMoved,
     SessionNotFound,
 )
 from limpet.model import (
@@ -42,10 +43,12 @@ from limpet.model import (
     to_time,
     unfit,
 )
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import is_stub
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.documents import Document, Internal, Put, commit_puts
 from limpet.session.journal import Journal, retrying
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs import learnings
 from limpet.session.runs.delegation import head_of
 from limpet.session.runs.learnings import KINDS, Gates, Learning, LearningKind
@@ -72,6 +75,8 @@ _GATES: Final = DefaultActor("system:promotion")
 _EXPIRY_DAYS: Final = 365
 _PROPOSALS_MAX: Final = 10_000  # that lp.proposals returns
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+# A decision that met one of these is made again, with what is there then.
+_AGAIN: Final = (DocumentConflict, SessionConflict, SessionMoved, *_GONE)
 _US: Final = timedelta(microseconds=1)
 
 
@@ -93,7 +98,7 @@ class PromotionGates(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """Something that a session proposes to remember, and the decision about it."""
+    """A session's proposal for a memory, and the decision about it."""
 
     id: str
     to: str
@@ -109,8 +114,8 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True):
-    """One item of a memory. `provenance` is the session that it comes from; `sessions` counts all
-    that contributed it."""
+    """One item of a memory. `provenance` is the session it comes from; `sessions` counts all that
+    contributed it."""
 
     id: str
     to: str
@@ -257,7 +262,7 @@ async def _gates_of(services: Services, to: str) -> tuple[_StoredGates, Promotio
 
 
 class _Judgement(msgspec.Struct, frozen=True):
-    """What the gates say: a refusal with its reason, that it has to wait, or neither: it passes."""
+    """Return the gates' verdict: a refusal with its reason, a wait, or a pass."""
 
     refused: str | None = None
     waits_for: str | None = None
@@ -276,10 +281,10 @@ async def _judge(services: Services, stored: _StoredProposal, *, verified: bool)
     if await _items(services.journal).find(_item_name(stored.to, _text_id(stored.text))):
         return _Judgement("duplicate: the memory has this text already")
     for gate in ("duplicate", "generalisable", "verification"):
-        how = getattr(kept, gate)
-        if gate == "verification" and (verified or how == "person"):
+        setting = getattr(kept, gate)
+        if gate == "verification" and (verified or setting == "person"):
             continue
-        if how != "function":
+        if setting != "function":
             continue
         function = None if functions is None else getattr(functions, gate)
         if not callable(function):
@@ -317,6 +322,10 @@ async def propose(
     actor: str | None,
 ) -> Proposal:
     """Queue a proposal and ask the gates: see `Limpet.propose`."""
+    if (server := server_of(services.journal)) is not None:
+        sent = (text, provenance, confidence, to, ttl, actor)
+        proposed: Proposal = await ask_server(server, "propose", *sent)
+        return proposed
     journal, to = services.journal, check_memory(to)
     learning = learnings.learning_of("lesson", text)
     if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
@@ -357,6 +366,11 @@ async def decide(
         raise InvalidInput(f"accept is True or False, not {described(accept)}.")
     if not isinstance(reason, str) or not reason.strip():
         raise InvalidInput("a decision has a reason: a text that is not empty.")
+    if (server := server_of(services.journal)) is not None:
+        id = proposal.id if isinstance(proposal, Proposal) else proposal
+        sent = (id, "accept" if accept else "refuse", reason, actor)
+        decided: Proposal = await ask_server(server, "decide", *sent)
+        return decided
     stored = await _find(services, proposal)
     wanted: ProposalStatus = "accepted" if accept else "refused"
     if stored.status != "open":
@@ -423,13 +437,16 @@ async def _settle(
         await commit_puts(journal, await _record(journal, decided, by), puts)
         return decided
 
-    return _proposal(await retrying(attempt, DocumentConflict, SessionConflict, *_GONE))
+    return _proposal(await retrying(attempt, *_AGAIN))
 
 
 async def _record(journal: Journal, decided: _StoredProposal, by: str) -> tuple[Commit, ...]:
-    """The decision in the log of the session that it comes from, if that is still there."""
+    """The decision in the log of the session that it comes from, if that is still there: one that
+    has moved goes on elsewhere, and what it contributed stays."""
     head = await head_of(journal, decided.key)
     if head is None or head.uid != decided.uid or is_stub(head.facts):
+        return ()
+    if departure(head.facts) is not None:
         return ()
     data = {"proposal": decided.id, "to": decided.to, "status": decided.status}
     fact = Fact(type=DECIDED, data={**data, "reason": decided.reason})
@@ -469,6 +486,9 @@ async def proposals(
     if status not in (None, *PROPOSAL_STATUSES):
         known = ", ".join(PROPOSAL_STATUSES)
         raise InvalidInput(f"the status of a proposal is one of {known}, not {described(status)}.")
+    if (server := server_of(services.journal)) is not None:
+        listed: tuple[Proposal, ...] = await ask_server(server, "proposals", status, key)
+        return listed
     shown: list[Proposal] = []
     async for stored in _each(services, key):
         if status in (None, stored.status) and len(shown) < _PROPOSALS_MAX:
@@ -478,6 +498,8 @@ async def proposals(
 
 async def waiting_proposals(services: Services) -> list[Proposal]:
     """The proposals that a person has to decide about, the oldest first."""
+    if (server := server_of(services.journal)) is not None:
+        return list(await ask_server(server, "waiting_proposals"))
     waiting = []
     needs_person: dict[str, bool] = {}
     for each in await proposals(services, "open"):
@@ -657,6 +679,9 @@ async def _allowed_commits(
 async def withdraw(services: Services, key: Key, reason: str, by: str) -> int:
     """Remove what a session contributed from every memory. Returns how many items there were."""
     journal, removed = services.journal, 0
+    if (server := server_of(journal)) is not None:
+        withdrawn: int = await ask_server(server, "withdraw", key, reason, None)
+        return withdrawn
     documents = _proposals(journal, key)
     async for stored in _each(services, key):
         removed += await _remove_item(journal, stored)
@@ -775,4 +800,4 @@ async def _close(
         )
         await commit_puts(journal, await _record(journal, over, by), (put,))
 
-    await retrying(attempt, DocumentConflict, SessionConflict, *_GONE)
+    await retrying(attempt, *_AGAIN)

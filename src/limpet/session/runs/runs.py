@@ -128,7 +128,7 @@ class SessionRuns:
         await self._writer.load(tail=_TAIL)
         facts = self._writer.known.head.facts
         if spawned_in(facts):  # the head only counts these
-            known = await children_of(self._writer.journal, self._writer.known.key)
+            known = await children_of(self._writer.journal, self._writer.known.head)
             return tuple([of["key"] for of in known if of["stop_reason"] is None])
         in_order = sorted(children_in(facts).items(), key=lambda item: int(item[1]["seq"]))
         return tuple([Key(child["app"], child["user"], id) for id, child in in_order])

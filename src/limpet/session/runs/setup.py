@@ -305,11 +305,11 @@ def permissions_within(
 
 
 class VaultDocument(Document, frozen=True):
-    """One version of a vault. Printed, it shows names only."""
+    """One version of a vault. Its repr shows names only."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the secrets that it refers to."""
+        """The names of the secrets it refers to."""
         return () if self.deleted else tuple(sorted(self.value))
 
     def __repr__(self) -> str:
@@ -327,7 +327,7 @@ class Vaults(Documents):
     """The collection of vaults."""
 
     def check(self, value: Any) -> None:
-        """Refuse what is not a mapping of names to references; the error does not show it."""
+        """Raise unless the value maps names to references; the error does not show it."""
         if not isinstance(value, Mapping) or not value:
             raise InvalidInput(f"the value of a vault is not a mapping with names. {_FORM}")
         for name, reference in value.items():

@@ -35,6 +35,7 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.isolation import Isolation, child_isolation, isolation_in
+from limpet.model.facts.moves import DEPARTED, check_here
 from limpet.model.facts.phases import ACTIVE, INIT, TERMINAL
 from limpet.model.facts.retention import RETENTION_SET, retention_in
 from limpet.model.facts.running import budgets, children
@@ -44,7 +45,7 @@ from limpet.model.facts.running.spawned import CHILD_SPAWNED, child_spawned, chi
 from limpet.model.limits import ID_CHARS_MAX
 from limpet.session.creation import Creation, creation
 from limpet.session.journal import Journal
-from limpet.session.runs.delegation import CHILD_TYPES, children_of
+from limpet.session.runs.delegation import BEGUN, CHILD_TYPES, children_of
 from limpet.session.runs.runs import HARNESS
 from limpet.session.runs.setup import inherited_tools, tool_names
 from limpet.session.services import Services
@@ -57,9 +58,9 @@ _ID_CHARS_MAX: Final = ID_CHARS_MAX - len("/child")  # its beginning is recorded
 
 
 class Children(msgspec.Struct, frozen=True):
-    """The children of a session: the outputs of those that have ended, and who has not.
+    """The children of a session: the outputs of those that have ended, and which are still pending.
 
-    An output is None if the child was terminated, or said nothing.
+    An output is None if the child was terminated or returned nothing.
     """
 
     done: Mapping[Key, Any]
@@ -242,7 +243,8 @@ def _first(
 async def wait_for_children(journal: Journal, parent: Key, seconds: float | None) -> Children:
     """Return when no child is open, or after so many seconds: see `Limpet.wait_for_children`.
 
-    The head counts those that are open: a wake costs one reading of it, however many there are.
+    The head counts those that are open, and each event about a child counts on: a wake reads what
+    is new in the parent's log, however many children there are.
     """
     if seconds is not None and (
         type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX
@@ -257,7 +259,7 @@ async def wait_for_children(journal: Journal, parent: Key, seconds: float | None
     except TimeoutError:
         if not limit.expired():
             raise
-    known = await children_of(journal, parent)
+    known = await children_of(journal, await _head_here(journal, parent))
     ended = [of for of in known if of["stop_reason"] is not None]
     pending = tuple([of["key"] for of in known if of["stop_reason"] is None])
     return Children({of["key"]: of.get("output") for of in ended}, pending)
@@ -265,9 +267,22 @@ async def wait_for_children(journal: Journal, parent: Key, seconds: float | None
 
 async def _none_open(journal: Journal, parent: Key) -> None:
     while True:
-        head = (await journal.store.load(parent, tail=0, scopes=False)).head
-        if not children_open(head.facts):
+        head = await _head_here(journal, parent)
+        left = children_open(head.facts)
+        if not left:
             return
-        events = journal.hub.follow(parent, head.version, CHILD_TYPES, partials=False)
+        types = (*CHILD_TYPES, DEPARTED)
+        events = journal.hub.follow(parent, head.version, types, partials=False)
         async with aclosing(events):
-            await anext(events)
+            async for event in events:
+                left += 1 if event.type in BEGUN else -1
+                # A child may have two such events: the head knows. So does it where the parent is.
+                if left <= 0 or event.type == DEPARTED:
+                    break
+
+
+async def _head_here(journal: Journal, parent: Key) -> Head:
+    """Return the newest head. Raises SessionMoved if it is at another node, with its children."""
+    head = (await journal.store.load(parent, tail=0, scopes=False)).head
+    check_here(parent, head.facts)
+    return head

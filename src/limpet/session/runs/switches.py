@@ -22,7 +22,7 @@ COLLECTION: Final = "switches"
 
 
 class ToolSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one tool of an app.
+    """The switches of one tool of an app.
 
     An open circuit refuses its calls, or hands them to the `fallback`, until `until_us`.
     `cache_seconds` is for tools that are pure: how long a user's result is used again for the same
@@ -40,8 +40,8 @@ class ToolSwitch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppSwitches(msgspec.Struct, frozen=True, kw_only=True):
-    """The switches of an app. `fresh_seconds` is how long evidence that lp.resume retrieved counts
-    as fresh, if that is longer than its caller says."""
+    """The switches of an app. `fresh_seconds` is how long evidence retrieved by lp.resume counts as
+    fresh, if that is longer than the caller asks for."""
 
     tools: Mapping[str, ToolSwitch] = {}
     fresh_seconds: float = 0.0
@@ -60,8 +60,8 @@ async def switches_of(journal: Journal, app: str) -> AppSwitches:
     """Read the switches of an app. One that cannot be read switches nothing."""
     documents = switches_documents(journal)
     document = await documents.find(app)
-    found = None if document is None else documents.decoded(document, AppSwitches)
-    return NO_SWITCHES if found is None else found
+    switches = None if document is None else documents.decoded(document, AppSwitches)
+    return NO_SWITCHES if switches is None else switches
 
 
 def checked(switch: Any) -> ToolSwitch:

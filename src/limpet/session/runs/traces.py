@@ -19,10 +19,10 @@ _SPANS: Final = (SPAN_STARTED, SPAN_COMPLETED)
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Something that took time. Without an end, nobody has recorded one yet.
+    """An interval of work. Without an end, none was recorded yet.
 
-    `kind` is wake, model, tool (also an effect) or step. A wake begins when it was claimed. A call
-    of a model that ended well has its tokens, by kind, and its cost, if the model said them.
+    `kind` is wake, model, tool (including effects) or step. A wake begins when it was claimed. A
+    successful model call has its tokens by kind and its cost, if the model reported them.
     """
 
     id: str
@@ -49,10 +49,10 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """Why a session was woken, when and by whom, and what came of it.
+    """Why a session was woken, when and by whom, and how the wake ended.
 
     `why` is input, timer, child, answer, deadline, interrupt, retry, requeue, died, ended or asked.
-    `inputs` and `answers` are seqs, `timers` names. Without an end, nobody has recorded one yet.
+    `inputs` and `answers` are seqs, `timers` are names. An end of None has not been recorded yet.
     """
 
     wake_id: str

@@ -278,10 +278,10 @@ class CrossLoopCalls:
 
 
 class SharedLimpet:
-    """A store that any thread and any event loop may use: `await shared.run(work)`.
+    """A store for any thread and any event loop: `await shared.run(work)`.
 
-    `store` is a URL, opened when it is first needed and closed by close(); or an open Limpet, which
-    stays its owner's: it is used on its own loop only, and never closed here.
+    `store` is a URL, opened at first use and closed by close(); or an open Limpet, which is used on
+    its own loop only and never closed here.
     """
 
     def __init__(
@@ -302,16 +302,17 @@ class SharedLimpet:
         self._elsewhere = _Opening(self.url, seal, connections)
 
     async def run(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
-        """Return what `work(lp)` gives, run where the store is. Raises what it raises, StoreClosed.
+        """Run `work(lp)` on the store's loop and return its result. Raises what it raises,
+        StoreClosed.
 
-        A caller who is cancelled hears of it when the work was undone or is over.
+        A cancelled caller is resumed once the work has been undone or has finished.
         """
         if self._is_home(asyncio.get_running_loop()):
             return await work(self._limpet or self._at_home.lp or await self._at_home.opened())
         return await self._start().await_(self._run(work))
 
     def call(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
-        """The same without await, for threads without an event loop."""
+        """Do the same without await, for threads without an event loop."""
         if self._limpet is not None:
             raise InvalidInput(
                 "an open Limpet belongs to its event loop and cannot be called without await. "
@@ -321,7 +322,7 @@ class SharedLimpet:
         return result
 
     async def close(self) -> None:
-        """Close what a URL has opened. Closing twice is fine; an open Limpet stays open."""
+        """Close the store that a URL opened; an open Limpet stays open. Closing twice is fine."""
         with self._lock:
             self._closed = True
             home, self._home = self._home, None

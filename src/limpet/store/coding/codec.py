@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -33,8 +34,8 @@ _NO_MEMORY: Final = "not enough memory"  # how zstd says it
 PLAIN: Final = "has a body in plain text, although its store is sealed: it was put there"
 MAC_BYTES: Final = 36  # of a head's: the number of the key, and SHA-256
 UNHELD: Final = (
-    "stands where its keys do not vouch for it: it was rolled back or changed, or its keys were "
-    "destroyed. Restore it, or accept it as it is with lp.keys.anchor()"
+    "was changed or rolled back, or its keys were destroyed: they do not vouch for it. Restore it, "
+    "or accept it as it is with lp.keys.anchor()"
 )
 NO_SEAL: Final = "has a sealed body and no seal was given to open it"
 
@@ -80,13 +81,13 @@ class Codec:
             return Place("event", uid, id, type)
         return Place("event", uid, id, type, event_binding(seq, at_us, header, link))
 
-    def head_mac(self, uid: str, version: int, link: bytes) -> bytes | None:
-        """Return what a store keeps beside a head: by it the session's keys vouch for where it
-        stands. None if the seal does not. Raises Unready."""
+    def head_mac(self, head: Head) -> bytes | None:
+        """Return what a store keeps beside a head: by it the session's keys vouch for its key, its
+        facts and where it stands. None if the seal does not. Raises Unready."""
         if not self.marks:
             return None
-        self.sealer.check(uid)
-        return self.sealer.mac(uid, version, link)
+        self.sealer.check(head.uid)
+        return self.sealer.mac(head)
 
     def head_holds(self, head: Head, mac: object) -> bool:
         """True if `mac` is what was kept beside this head. Raises Unready."""
@@ -94,7 +95,7 @@ class Codec:
             return True
         self.sealer.check(head.uid)
         kept = mac if isinstance(mac, bytes) or mac is None else b""
-        return self.sealer.holds(head.uid, head.version, head.link, kept)
+        return self.sealer.holds(head, kept)
 
     def pack(
         self,
@@ -154,16 +155,7 @@ class Codec:
             stored = self._open(flags, stored, place())
         elif self.marks:
             self._check_plain(place())
-        if flags & COMPRESSED:
-            try:
-                return bytes(zstd().decompress(stored))
-            except MemoryError:
-                raise  # says nothing about the bytes
-            except Exception as error:
-                if _NO_MEMORY in str(error):
-                    raise MemoryError(f"a body cannot be decompressed ({error})") from error
-                raise Damaged(f"has a body that cannot be decompressed ({error})") from error
-        return stored
+        return decompressed(stored) if flags & COMPRESSED else stored
 
     def _check_plain(self, place: Place) -> None:
         """Raise Damaged unless the body was written before the store had keys."""
@@ -180,7 +172,8 @@ class Codec:
         except (MemoryError, Awaited):
             raise  # says nothing about the bytes
         except Exception as error:  # whatever the seal raises, the body is not readable
-            raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error
+            why = str(error) or "it was erased or changed, or another key sealed it"
+            raise Damaged(f"has a sealed body that this key does not open: {why}") from error
         if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is
             raise Damaged("has other flags than it was sealed with")
         return opened[1:]
@@ -206,6 +199,24 @@ def _compressed(raw: bytes) -> bytes:
     return packed
 
 
+def decompressed(stored: bytes) -> bytes:
+    """Return the body as it was before compression. Raises Damaged."""
+    module = zstd()
+    try:
+        tool = module.ZstdDecompressor()
+        body: bytes = tool.decompress(stored)
+        if tool.eof and not tool.unused_data:  # one frame, as we write them
+            return body
+        return bytes(module.decompress(stored))
+    except MemoryError:
+        raise  # says nothing about the bytes
+    except Exception as error:
+        if _NO_MEMORY in str(error):
+            raise MemoryError(f"a body cannot be decompressed ({error})") from error
+        raise Damaged(f"has a body that cannot be decompressed ({error})") from error
+
+
+@cache
 def zstd() -> Any:
     """The module of zstd: of Python itself, or of the package that stands in for it."""
     if sys.version_info >= (3, 14):

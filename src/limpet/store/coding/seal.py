@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model import CREATED, Commit, Key, scope_of
+from limpet.model import CREATED, Commit, Head, Key, scope_of
 from limpet.store.protocol import KeyOwner, Place, Seal
 
 OWNERS_MAX: Final = 65_536  # that are remembered as ready; then each is asked for once more
@@ -187,19 +187,19 @@ class Sealer:
             self._renew(place.owner)
             return self._seal.open(sealed, place)
 
-    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
-        """Of a MarkingSeal. The owner must be ready: see `check`."""
-        made: bytes = self._seal.mac(owner, version, link)  # type: ignore[union-attr]  # it marks
+    def mac(self, head: Head) -> bytes:
+        """Of a MarkingSeal. The session must be ready: see `check`."""
+        made: bytes = self._seal.mac(head)  # type: ignore[union-attr]  # it marks
         return made
 
-    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
-        """As mac. Raises Unready if the owner has a key by now that is not at hand."""
+    def holds(self, head: Head, mac: bytes | None) -> bool:
+        """As mac. Raises Unready if the session has a key by now that is not at hand."""
         seal: Any = self._seal
         try:
-            return bool(seal.holds(owner, version, link, mac))
+            return bool(seal.holds(head, mac))
         except KeyRenewed:
-            self._renew(owner)
-            return bool(seal.holds(owner, version, link, mac))
+            self._renew(head.uid)
+            return bool(seal.holds(head, mac))
 
     def _renew(self, owner: KeyOwner) -> None:
         self._ready.discard(owner)

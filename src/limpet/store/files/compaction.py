@@ -44,7 +44,7 @@ from limpet.store.files.snapshot import files_of
 from limpet.store.files.state import FilesState
 
 COMPACT_BYTES_MIN: Final = 2**20  # enough
-FRAME_BYTES: Final = 64 * 2**10  # of lines in a frame, before it is compressed
+FRAME_BYTES: Final = 32 * 2**10  # of lines in a frame, before it is compressed
 FILES_MAX: Final = 8  # compacted files; then all become one
 MERGE_SHARE: Final = 2  # a compacted file smaller than this many times what is new is merged
 _FEED_ENTRIES: Final = 8_192
@@ -54,6 +54,7 @@ _LOST: Final = b"{}"  # stands for a line that cannot be read
 
 def finish(state: FilesState) -> None:
     """Leave a store as the next process opens it quickest."""
+    state.finish_erasures()
     lines = state.log.end.n - state.indexed.n
     grown = state.log.end.segment > state.indexed.segment
     if lines > _INDEX_LINES and (grown or state.log.end.offset > state.index_bytes // 4):
@@ -80,6 +81,7 @@ class Compaction:
         """`heard` is called after each."""
         self._state, self._clock, self._heard = state, clock, heard
         self._last_us = clock()
+        self._damaged: set[int] = set()  # numbers of files in which a line cannot be read
 
     def when_due(self) -> None:
         """Compact if the segments are large, or old and worth it."""
@@ -100,12 +102,14 @@ class Compaction:
         """Compact everything up to here. Whoever calls it is the only writer."""
         state = self._state
         with state.lock:
+            state.finish_erasures()
             state.log.roll()
         end = state.log.end
         merged = self._merged()
         state.compacted += 1  # also if it fails: a number is used once
         number = compacted_number(state.compacted)
         path = state.log.path(number)
+        self._damaged.clear()
         with FrameFile(state, path, number) as file:
             moved, names = self._write(file, merged)
             feed = self._write_feed(file, merged)
@@ -116,7 +120,7 @@ class Compaction:
                 state.disk.unlink(path)
             state.write_index()
             old = [n for n in state.log.segments() if n < end.segment]
-            state.set_aside(old)
+            state.set_aside([*old, *merged], self._damaged)
             state.log.forget([*old, *merged])
         self._last_us = self._clock()
         self._heard()
@@ -199,7 +203,7 @@ class Compaction:
         try:
             line = reader.event_line(entry, seq)
         except Damaged:
-            return _LOST
+            return self._lost(entry, seq)
         if line.input and line.done is None and (by := entry.processed_by(seq)):
             with suppress(Damaged):
                 line.done = (by, reader.event_line(entry, by).time)
@@ -211,8 +215,14 @@ class Compaction:
         try:
             line = decode_any(self._state.reader.text(entry, number))
         except (Damaged, msgspec.MsgspecError):
-            return _LOST
+            return self._lost(entry, number)
         return _bare(line)
+
+    def _lost(self, entry: Places, number: int) -> bytes:
+        """Stand in for a line that cannot be read, and remember the file that it is in."""
+        if (at := entry.find(number)) is not None:
+            self._damaged.add(segment_of(at[0]))
+        return _LOST
 
     def _single(self, file: FrameFile, place: int, merged: set[int]) -> int:
         """A line that is read alone, in a frame of its own."""
@@ -221,6 +231,7 @@ class Compaction:
         try:
             line = self._state.reader.single(place)
         except Damaged:
+            self._damaged.add(segment_of(place))
             return 0
         if isinstance(line, SnapshotLine):
             self._plain(line)

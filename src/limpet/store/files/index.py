@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from limpet.model import EMPTY, Facts, Head, Key, deadline_us, due_us, freeze, is_reserved
+from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.running.waiting import ASKED
 from limpet.store.blobs import BlobRow
 from limpet.store.marks import Mark
@@ -51,12 +52,15 @@ class Places:
 
     def add(self, number: int, place: int) -> bool:
         """Note where the next one is. What is left out between is missing. False if it is old."""
-        if number <= self.last:
+        single = self.single
+        if single is None:
+            single = self.single = array("Q")
+        between = number - self.single_first - len(single)
+        if between < 0:
             return False
-        if self.single is None:
-            self.single = array("Q")
-        self.single.extend([_MISSING] * (number - self.last - 1))
-        self.single.append(place)
+        if between:
+            single.extend([_MISSING] * between)
+        single.append(place)
         return True
 
     def find(self, number: int) -> tuple[int, int] | None:
@@ -70,6 +74,8 @@ class Places:
         frames = self.frames
         assert frames is not None
         low, high = 0, len(frames) // 2
+        if number >= frames[-2]:  # the last one is asked for most
+            low = high - 1
         while low < high - 1:
             middle = (low + high) // 2
             if frames[2 * middle] <= number:
@@ -99,6 +105,7 @@ class IndexedSession(Places):
         "row",
         "snapshot_bytes",
         "snapshots",
+        "text",
     )
 
     def __init__(self, row: int, key: Key, floor: int) -> None:
@@ -117,6 +124,7 @@ class IndexedSession(Places):
         self.blobs: dict[str, BlobRow] | None = None
         self.cold = 0
         self.hot: frozenset[int] | None = None
+        self.text: bytes | None = None  # how its lines name it, while its head is held decoded
 
     @property
     def head(self) -> Head:
@@ -192,6 +200,11 @@ def packed(head: Head) -> bytes:
         lease = (-1, head.deleted_us, head.ending, None)
     names = (pack_id(head.uid), head.version, head.link)
     return _pack((*names, *times, head.facts or None, head.floor, *lease))
+
+
+def packed_beginning(uid: str) -> bytes:
+    """How packed heads with this uid begin: by it one is found without unpacking the others."""
+    return b"\x9c" + _pack(pack_id(uid))  # 12 members follow, the uid first
 
 
 def unpacked(key: Key, held: bytes) -> Head:
@@ -342,6 +355,7 @@ class FilesIndex:
         self.apps = OrderedTexts()
         self.users: dict[str, OwnerTexts] = {}  # of each app
         self._labels: dict[LabelKey, Ordered] = {}
+        self._standing: dict[tuple[str, str], Ordered] = {}  # rows by app and phase but active
         self._due: dict[int, Ordered] = {}  # by priority, without reserved apps
         self._due_in: dict[tuple[str, int], Ordered] = {}  # by app and priority
         self._due_at: dict[int, _Due] = {}  # where each row stands in these
@@ -373,6 +387,7 @@ class FilesIndex:
         entry.held = head
         self._loose[entry.row] = entry
         self._label(entry, EMPTY, head.indexed_labels, head.created_us)
+        self._stand(entry, ACTIVE, head.phase)
         self._time(entry, head)
 
     def move(self, entry: IndexedSession, before: Head, after: Head) -> None:
@@ -382,13 +397,14 @@ class FilesIndex:
         self._loose[row] = entry
         if len(self._loose) > _LOOSE_MAX:
             self.tighten()
-        if before.updated_us != after.updated_us:
-            self._touched.setdefault(row, (entry, before.updated_us << ROW_BITS | row))
+        if row not in self._touched and before.updated_us != after.updated_us:
+            self._touched[row] = (entry, before.updated_us << ROW_BITS | row)
         if before.facts is not after.facts or before.lease_us != after.lease_us:
             if before.facts is not after.facts:
                 labels = (before.indexed_labels, after.indexed_labels)
                 if labels[0] != labels[1]:
                     self._label(entry, *labels, after.created_us)
+                self._stand(entry, before.phase, after.phase)
             self._time(entry, after)
         elif after.facts and before.active_us != after.active_us and "timeouts" in after.facts:
             self._time(entry, after)
@@ -410,8 +426,10 @@ class FilesIndex:
             del self.users[key.app]
             self.apps.remove(key.app)
         self._label(entry, head.indexed_labels, EMPTY, head.created_us)
+        self._stand(entry, head.phase, ACTIVE)
         self._untime(entry)
         self._loose.pop(entry.row, None)
+        entry.text = None
         del self.living[key]
 
     def tighten(self) -> None:
@@ -419,6 +437,7 @@ class FilesIndex:
         for entry in self._loose.values():
             if isinstance(entry.held, Head):
                 entry.held = packed(entry.held)
+            entry.text = None
         self._loose.clear()
 
     def ends_of(self, key: Key) -> list[IndexedSession]:
@@ -470,6 +489,10 @@ class FilesIndex:
         users = self.users.get(app)
         return [] if users is None else users.ids(user)
 
+    def standing(self, app: str, phase: str) -> Ordered:
+        """The rows of an app's sessions in a phase other than active."""
+        return self._standing.get((app, phase)) or Ordered()
+
     def labeled(self, app: str, user: str | None, name: str, value: str) -> Ordered:
         return self._labels.get((app, user, name, value)) or Ordered()
 
@@ -516,6 +539,14 @@ class FilesIndex:
         for name, value in after.items():
             for user in (None, key.user):
                 self._labels.setdefault((key.app, user, name, value), Ordered()).add(mark)
+
+    def _stand(self, entry: IndexedSession, before: Phase, after: Phase) -> None:
+        if before == after:
+            return
+        if before != ACTIVE:
+            _drop(self._standing, (entry.key.app, before), entry.row)
+        if after != ACTIVE:
+            self._standing.setdefault((entry.key.app, after), Ordered()).add(entry.row)
 
     def _time(self, entry: IndexedSession, head: Head) -> None:
         """Where it stands among those that are due, and among deadlines."""

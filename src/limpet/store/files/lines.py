@@ -1,9 +1,12 @@
 """The lines of the root log: what each says, how it is checked, and how a change is described.
 
-A line is one JSON object. `op` says what it is, `n` counts lines, `chain` covers the line before
-and `crc` the line itself:
+A line is one JSON object. `op` says what it is, `n` counts lines, `crc` is the checksum of the line
+itself, and `chain` has those of the two lines before it, so that each covers all before it:
 
-    {"op":"event","n":7,…,"chain":"1f0a…","crc":"9c3e01aa"}
+    {"op":"event","n":7,"chain":"1f0ac42d77b0e916",…,"crc":"9c3e01aa"}
+
+That finds lines that are missing, doubled or swapped. Who changes an event on purpose is found by
+its `link`, the hash chain of its session.
 
 Lines of one caller are a group: `left` counts those that follow, and a group without its last line
 was never acknowledged. `begins` marks the first line of a batch, which is written after everything
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -25,18 +29,30 @@ from limpet.model import ABSENT, encode, ops, scope_of
 from limpet.store.coding.codec import Damaged
 
 VALUE_BYTES_MAX: Final = 1_024  # of a value in `changes`; of a longer one its length and hash
+_SHORT_CHARS: Final = VALUE_BYTES_MAX // 6  # of a text that is short enough however it is escaped
 CHAIN_START: Final = "0" * 16
+CRC_START: Final = "0" * 8
 _TRAILER_BYTES: Final = len(b',"crc":"00000000"}')
+LINE_END_BYTES: Final = _TRAILER_BYTES + 1  # the checksum, the brace and the newline
 _PLAIN: Final = frozenset((int, float, bool, type(None)))
 _encode: Final = msgspec.json.Encoder().encode
 Names: TypeAlias = tuple[str, str, str]  # app, user and id of a session
 
 
+class FieldChange(msgspec.Struct, gc=False):
+    """The effect of one operation on a field of the session."""
+
+    operation: str
+    field: Any
+    value_before: Any
+    value_after: Any
+
+
 class LogLine(msgspec.Struct, omit_defaults=True, gc=False, tag_field="op"):
-    """What every line has."""
+    """The members that every line has."""
 
     n: int = 0
-    chain: str = ""  # put at the end by `finished`
+    chain: str = ""
 
 
 class PackedLine(LogLine, omit_defaults=True, gc=False):
@@ -96,6 +112,24 @@ class EventLine(PackedLine, omit_defaults=True, gc=False, tag="event"):
     mac: str = ""  # of the head
     left: int = 0
     begins: bool = False
+
+
+class PlainLine(msgspec.Struct, gc=False):
+    """An event line that says no more than what the event changed: most are so. It is made of bytes
+    that exist already, in a fraction of the time, and reads back as an `EventLine`."""
+
+    row: int
+    seq: int
+    text: bytes  # its members but op, n, chain, left, begins and crc
+    left: int = 0
+    begins: bool = False
+
+    def opening(self, n: int, chain: bytes) -> bytes:
+        """The bytes of the line before `text`."""
+        marks = b'"left":%d,' % self.left if self.left else b""
+        if self.begins:
+            marks += b'"begins":true,'
+        return b'{"op":"event","n":%d,"chain":"%b",%b' % (n, chain, marks)
 
 
 class BaseLine(PackedLine, omit_defaults=True, gc=False, tag="base"):
@@ -186,12 +220,12 @@ class TakeLine(LogLine, omit_defaults=True, gc=False, tag="take"):
 
 
 class EraseLine(LogLine, omit_defaults=True, gc=False, tag="erase"):
-    """These sessions, and all names of an owner, are forgotten; certificates stay."""
+    """These sessions, and all names that an owner had before, are forgotten; certificates stay."""
 
     rows: tuple[int, ...] = ()
     # key hash, version, link, time, forks kept
     certificates: tuple[tuple[str, int, str, int, int], ...] = ()
-    owner: tuple[str, str] | None = None
+    owner: str | tuple[str, str] = ""  # the keyed hash of its name; in format 1 the name
     left: int = 0
     begins: bool = False
 
@@ -283,19 +317,41 @@ encode_line: Final[Any] = _encode
 
 def next_chain(chain: str, crc: str) -> str:
     """The chain of a line, from the chain and the checksum of the line before."""
-    return sha256(f"{chain}{crc}".encode()).hexdigest()[:16]
+    return chain[8:] + crc
 
 
-def finished(line: bytes, chain: str, *, pad: int = 0) -> tuple[bytes, str]:
-    """An encoded line with its chain and checksum, and that checksum.
+def follows(line: LogLine, chain: str, crc: str) -> bool:
+    """True if a line's chain covers the line before, which has this chain and this checksum.
+
+    Lines of format 1 have a hash of both instead, and the first of them one of the chain alone.
+    """
+    if line.chain == next_chain(chain, crc):
+        return True
+    before = CHAIN_START if (chain, crc) == (CHAIN_START, CRC_START) else chain + crc
+    return line.chain == sha256(before.encode()).hexdigest()[:16]
+
+
+def session_text(row: int, names: Names) -> bytes:
+    """The members of an event line that name its session."""
+    return b'"row":%d,"session":%b' % (row, _encode(names))
+
+
+@lru_cache(maxsize=1_024)
+def kind_text(type: str, actor: str) -> bytes:
+    """The members of an event line that many of them share."""
+    return b'"type":%b,"actor":%b' % (_encode(type), _encode(actor))
+
+
+def finished(line: bytes, *, pad: int = 0) -> tuple[bytes, str]:
+    """An encoded line with its checksum and newline, and that checksum.
 
     `pad` is the length that it must have, with its newline; spaces are put in.
     """
-    text = line[:-1] + b',"chain":"' + chain.encode() + b'"'
+    text = line[:-1]
     if pad:
         text += b" " * (pad - 1 - len(text) - _TRAILER_BYTES)
     crc = f"{crc32(text):08x}"
-    return text + b',"crc":"' + crc.encode() + b'"}\n', crc
+    return b'%b,"crc":"%b"}\n' % (text, crc.encode()), crc
 
 
 def is_whole(line: bytes) -> bool:
@@ -323,13 +379,13 @@ _VERBS: Final[Mapping[type, str]] = {
 }
 
 
-def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[dict[str, Any]]:
-    """What operations do to the fields of a session: operation, field, value before and after.
+def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[FieldChange]:
+    """Return the changes of a session's fields: operation, field, value before and after.
 
     Later operations are described on what the earlier ones leave. Shared names are in lines of
     their own.
     """
-    described: list[dict[str, Any]] = []
+    described: list[FieldChange] = []
     now: Any = fields
     own = [op for op in plain if scope_of(str(op.path[0])) == "session"]
     for place, op in enumerate(own):
@@ -339,21 +395,24 @@ def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[
     return described
 
 
-def changes_by_sets(fields: Mapping[str, Any], sets: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same for operations that only set names of the session: most do."""
-    get = fields.get
-    return [
-        {
-            "operation": "set",
-            "field": name,
-            "value_before": _bounded(get(name)),
-            "value_after": _bounded(value),
-        }
-        for name, value in sets.items()
-    ]
+def changes_by_sets(
+    fields: Mapping[str, Any], sets: Mapping[str, Any], body_bytes: int
+) -> list[FieldChange]:
+    """The same for operations that only set names of the session: most do. The values are in a body
+    of so many bytes: in a short one every value is short."""
+    changes = []
+    for name, after in sets.items():
+        before = fields.get(name)
+        kind = type(before)
+        if kind not in _PLAIN and (kind is not str or len(before) >= _SHORT_CHARS):  # type: ignore[arg-type]  # a str
+            before = _bounded(before)
+        if body_bytes > VALUE_BYTES_MAX:
+            after = _bounded(after)
+        changes.append(FieldChange("set", name, before, after))
+    return changes
 
 
-def _change(fields: Mapping[str, Any], op: ops.PlainOp) -> dict[str, Any]:
+def _change(fields: Mapping[str, Any], op: ops.PlainOp) -> FieldChange:
     before, after = _at(fields, op.path), None
     was: Any = None if before is ABSENT else before
     kind = type(op)
@@ -374,8 +433,7 @@ def _change(fields: Mapping[str, Any], op: ops.PlainOp) -> dict[str, Any]:
         was = len(was or ())
         after = was + len(op.items)  # type: ignore[union-attr]  # either has items
     field = op.path[0] if len(op.path) == 1 else list(op.path)
-    shown = {"operation": _VERBS[kind], "field": field}
-    return {**shown, "value_before": was, "value_after": after}
+    return FieldChange(_VERBS[kind], field, was, after)
 
 
 def _at(fields: Any, path: tuple[Any, ...]) -> Any:
@@ -389,7 +447,7 @@ def _at(fields: Any, path: tuple[Any, ...]) -> Any:
 
 def _bounded(value: Any) -> Any:
     """A value of at most VALUE_BYTES_MAX; of a longer one its length and hash."""
-    if type(value) in _PLAIN or (type(value) is str and len(value) < VALUE_BYTES_MAX // 6):
+    if (type(value) is str and len(value) < _SHORT_CHARS) or type(value) in _PLAIN:
         return value
     raw = encode(value)
     if len(raw) <= VALUE_BYTES_MAX:

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -23,14 +24,18 @@ from limpet.store.coding.codec import Damaged, zstd
 from limpet.store.files.disk import LogDisk
 from limpet.store.files.lines import (
     CHAIN_START,
+    CRC_START,
+    LINE_END_BYTES,
     AnyLine,
     ErasedLine,
     LogLine,
+    PlainLine,
     SegmentLine,
     crc_of,
     decode_any,
     encode_line,
     finished,
+    follows,
     is_whole,
     next_chain,
 )
@@ -41,6 +46,7 @@ FILL_BYTES_MAX: Final = 4 * 2**20
 FRAMES_CACHED: Final = 32
 _PAGE: Final = 4_096
 _READ: Final = 2_048  # bytes that are read for a line; more if it is longer
+_FRAME_READ: Final = 16 * 2**10  # the same for a frame
 _OFFSET_BITS: Final = 40
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _SKIPPED: Final = 0x184D2A50  # zstd passes over a frame that begins so
@@ -57,7 +63,7 @@ class LogEnd(NamedTuple):
     offset: int
     n: int = 0
     chain: str = CHAIN_START
-    crc: str = ""
+    crc: str = CRC_START
 
 
 class LogFault(NamedTuple):
@@ -97,11 +103,12 @@ class RootLog:
         self._allocated = 0
         self._fill = FILL_BYTES_MIN
         self._begun = 0  # a segment that is being begun
+        self._fresh = False  # the last segment was just begun: nothing was appended to it
         self._dirty = 0  # up to here the last segment may hold what was never acknowledged
 
     # --- appending -----------------------------------------------------------------------------
 
-    def append(self, lines: Sequence[LogLine]) -> list[int]:
+    def append(self, lines: Sequence[LogLine | PlainLine]) -> list[int]:
         """Write lines and sync them: their places. Raises OSError, and then none is appended.
 
         After a failure it is not known what the disk has. It is overwritten before anything else
@@ -109,26 +116,28 @@ class RootLog:
         """
         self.clean()
         end = self.end
-        number, chain, crc = end.n, end.chain, end.crc
-        lines[0].begins = True  # type: ignore[attr-defined]  # every kind has it
-        texts = []
+        number, chain, crc = end.n, end.chain.encode(), end.crc.encode()
+        offset, stop = place_of(end.segment, end.offset), place_of(end.segment, SEGMENT_BYTES)
+        lines[0].begins = True  # type: ignore[union-attr]  # every kind has it
+        parts, places = list[bytes](), list[int]()
         for line in lines:
             number += 1
-            line.n = number
-            chain = next_chain(chain, crc)
-            text, crc = finished(encode_line(line), chain)
-            texts.append(text)
-        data = b"".join(texts)
-        if end.offset + len(data) > SEGMENT_BYTES and end.n:
+            chain = chain[8:] + crc  # as in `next_chain`
+            if type(line) is PlainLine:
+                opening, text = line.opening(number, chain), line.text
+            else:
+                line.n, line.chain = number, chain.decode()  # type: ignore[union-attr]  # a LogLine
+                opening, text = b"", encode_line(line)[:-1]
+            crc = b"%08x" % crc32(text, crc32(opening))
+            parts += (opening, text, b',"crc":"', crc, b'"}\n')
+            places.append(offset)
+            offset += len(opening) + len(text) + LINE_END_BYTES
+        if offset > stop and end.n and not self._fresh:  # more than a segment has one of its own
             self.roll()
             return self.append(lines)
-        offset = end.offset
-        places = []
-        for text in texts:
-            places.append(place_of(end.segment, offset))
-            offset += len(text)
-        self._put(end, data)
-        self.end = LogEnd(end.segment, offset, number, chain, crc)
+        self._put(end, b"".join(parts))
+        self._fresh = False
+        self.end = LogEnd(end.segment, offset & _OFFSET, number, chain.decode(), crc.decode())
         return places
 
     def _put(self, end: LogEnd, data: bytes) -> None:
@@ -188,9 +197,8 @@ class RootLog:
         handle = self._disk.open(self.path(number), write=True, create=True)
         try:
             line = SegmentLine(number=number, store=self.store, begins=True)
-            line.n = self.end.n + 1
-            chain = next_chain(self.end.chain, self.end.crc)
-            text, crc = finished(encode_line(line), chain)
+            line.n, line.chain = self.end.n + 1, next_chain(self.end.chain, self.end.crc)
+            text, crc = finished(encode_line(line))
             self._disk.truncate(handle, 0)  # a process that died here has left a part of one
             self._disk.write(handle, text + b"\n" * (FILL_BYTES_MIN - len(text)), 0)
             self._disk.sync(handle)
@@ -199,9 +207,9 @@ class RootLog:
             self._disk.close(handle)
             raise
         self._handles[number] = handle
-        self.end = LogEnd(number, len(text), line.n, chain, crc)
+        self.end = LogEnd(number, len(text), line.n, line.chain, crc)
         self._allocated, self._fill = FILL_BYTES_MIN, FILL_BYTES_MIN
-        self._begun = 0
+        self._begun, self._fresh = 0, True
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -229,29 +237,34 @@ class RootLog:
         found = self._frames.get(place)
         if found is not None:
             return found
-        segment, offset = segment_of(place), place & _OFFSET
-        name = self.path(segment).name
         try:
-            handle = self.handle(segment)
-            head = self._disk.read(handle, FRAME_HEAD_BYTES, offset)
-            if len(head) < FRAME_HEAD_BYTES:
-                raise Damaged(f"is beyond the end of {name}")
-            magic, _, length, raw_length = _frame_head.unpack(head)
-            if magic != _SKIPPED:
-                raise Damaged(f"is damaged in {name} at byte {offset:,}")
-            packed = self._disk.read(handle, length, offset + FRAME_HEAD_BYTES)
-            raw = bytes(zstd().decompress(packed))
+            raw = self._unpacked(place)
         except FileNotFoundError as error:
+            name = self.path(segment_of(place)).name
             raise Damaged(f"is in {name}, which is missing") from error
-        except (zstd().ZstdError, EOFError, ValueError) as error:
+        except (zstd().ZstdError, EOFError, ValueError, struct.error) as error:
+            name, offset = self.path(segment_of(place)).name, place & _OFFSET
             raise Damaged(f"is damaged in {name} at byte {offset:,}") from error
-        if len(raw) != raw_length:
-            raise Damaged(f"is damaged in {name} at byte {offset:,}")
         lines = raw.split(b"\n")[:-1]
         if len(self._frames) >= FRAMES_CACHED:
             self._frames.clear()
         self._frames[place] = lines
         return lines
+
+    def _unpacked(self, place: int) -> bytes:
+        """The content of a frame. Raises ValueError, ZstdError and others if it is not whole."""
+        handle, offset = self.handle(segment_of(place)), place & _OFFSET
+        data = self._disk.read(handle, _FRAME_READ, offset)
+        magic, _, length, raw_length = _frame_head.unpack_from(data)
+        if magic != _SKIPPED:
+            raise ValueError("no frame begins here")
+        stop = FRAME_HEAD_BYTES + length
+        if stop > len(data) == _FRAME_READ:
+            data += self._disk.read(handle, stop - len(data), offset + len(data))
+        raw = bytes(zstd().decompress(data[FRAME_HEAD_BYTES:stop]))
+        if len(raw) != raw_length:
+            raise ValueError("its length is another")
+        return raw
 
     def path(self, number: int) -> Path:
         if number >= _COMPACTED:
@@ -330,7 +343,8 @@ class RootLog:
         self._frames.clear()
 
     def overwrite(self, place: int) -> None:
-        """Put a line in the place of one that is erased: as long, and nothing of it is left."""
+        """Put a line in the place of one that is erased: as long, and nothing of it is left. A line
+        that is too short for that has numbers alone, and stays."""
         segment, offset = segment_of(place), place & _OFFSET
         try:
             text = self.line(place)
@@ -341,18 +355,18 @@ class RootLog:
             return
         line = decode_any(text)
         stub = ErasedLine(n=line.n, was=crc_of(text), event=text.startswith(b'{"op":"event"'))
-        stub.left, stub.begins = line.left, line.begins
-        chain, stub.chain = line.chain, ""
-        put, _ = finished(encode_line(stub), chain, pad=len(text) + 1)
-        self._disk.write(self.handle(segment), put, offset)
+        stub.chain, stub.left, stub.begins = line.chain, line.left, line.begins
+        put, _ = finished(encode_line(stub), pad=len(text) + 1)
+        if len(put) == len(text) + 1:  # a longer one would reach into the next line
+            self._disk.write(self.handle(segment), put, offset)
 
     def overwrite_frame(self, place: int) -> None:
         """The same for a frame: a frame of zeros, which zstd passes over."""
         segment, offset = segment_of(place), place & _OFFSET
         handle = self.handle(segment)
         head = self._disk.read(handle, FRAME_HEAD_BYTES, offset)
-        magic, _, length, _ = _frame_head.unpack(head)
-        if magic == _SKIPPED:
+        magic, skipped, length, _ = _frame_head.unpack(head)
+        if (magic, skipped) == (_SKIPPED, 8):  # else it was overwritten before
             put = struct.pack("<II", _SKIPPED, 8 + length) + bytes(8 + length)
             self._disk.write(handle, put, offset)
         self._frames.pop(place, None)
@@ -426,7 +440,7 @@ class _Scan:
             return
         if line.n != last.n + 1 and not self._doubt:
             self.faults.append(LogFault(name, f"lacks lines before line {line.n:,}"))
-        elif not self._doubt and line.chain != next_chain(last.chain, last.crc):
+        elif not self._doubt and not follows(line, last.chain, last.crc):
             self.faults.append(LogFault(name, f"has another line {line.n:,} than the chain says"))
         crc = line.was if isinstance(line, ErasedLine) else crc_of(text)
         after = LogEnd(number, at + len(text) + 1, line.n, line.chain, crc)
@@ -442,7 +456,7 @@ class _Scan:
 
 
 def _pieces(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """What stands between newlines, and where."""
+    """Yield the bytes between newlines, with their positions."""
     start = 0
     while start < len(data):
         cut = data.find(b"\n", start)
@@ -456,7 +470,7 @@ def _pieces(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def read_line(text: bytes) -> AnyLine | None:
-    """What a line says; None if it is not whole."""
+    """Return the content of a line; None if it is not whole."""
     if not is_whole(text):
         return None
     try:

@@ -267,13 +267,15 @@ class FilesReader:
             for seq in range(entry.first, entry.last + 1):
                 with suppress(Damaged):
                     found[self.event_line(entry, seq).id] = seq
-            self.keep_ids(entry.row, found)
+            self.keep_ids(entry.row).update(found)
         return found
 
-    def keep_ids(self, row: int, ids: dict[str, int]) -> None:
+    def keep_ids(self, row: int) -> dict[str, int]:
+        """Remember the ids of a session from now on: the caller puts them in."""
         if len(self._ids) >= 1_024:
             self._ids.clear()
-        self._ids[row] = ids
+        ids = self._ids[row] = {}
+        return ids
 
     def known_ids(self, row: int) -> dict[str, int] | None:
         return self._ids.get(row)
@@ -330,7 +332,7 @@ class FilesReader:
             processed, processed_us = self._processing(entry, line)
         if not line.removed and damage is None:
             try:
-                raw, salt = self.body(entry.head.uid, line, link, salt)
+                raw, salt = self.body(entry, line, link, salt)
                 size = len(raw)
                 content = decode_body(raw)
                 data, ops = content.data, content.ops
@@ -355,11 +357,13 @@ class FilesReader:
         )
         return event, size, raw, salt
 
-    def body(self, uid: str, line: EventLine, link: bytes, salt: bytes) -> tuple[bytes, bytes]:
+    def body(
+        self, entry: IndexedSession, line: EventLine, link: bytes, salt: bytes
+    ) -> tuple[bytes, bytes]:
         """The encoded body of an event and its salt. Raises Damaged."""
         if line.body is not msgspec.UNSET and not self.codec.marks:
             return bytes(line.body), salt
-        stored = line.stored
+        stored, uid = line.stored, entry.head.uid
 
         def place() -> Place:
             if not self.codec.marks:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +42,7 @@ from limpet.store.files.lines import (
     MarkLine,
     NameLine,
     PinLine,
+    PlainLine,
     RingLine,
     SnapshotLine,
     TakeLine,
@@ -53,10 +54,11 @@ from limpet.store.files.reader import FilesReader
 from limpet.store.marks import Mark
 from limpet.store.protocol import Erasure
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 META: Final = "limpet.json"
 CURRENT: Final = "current.json"
 BLOBS: Final = "blobs"
+DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged file
 SESSIONS: Final = "sessions"  # the files that are derived for people
 COMPACT_BYTES: Final = 16 * 2**20  # of segments, from which on they are compacted
 COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there is enough in them
@@ -65,7 +67,7 @@ _decode: Final = msgspec.json.decode
 
 
 class StoreMeta(msgspec.Struct, frozen=True):
-    """What a directory says of itself."""
+    """The description that a directory keeps of itself."""
 
     limpet: str
     format: int
@@ -94,7 +96,7 @@ class FilesState:
         self.compacted = 0  # how many compacted files were ever made
         self.changed: set[int] = set()  # rows whose derived files are out of date
         self._erased_rows: set[int] = set()
-        self._erased_owners: set[tuple[str, str]] = set()
+        self._erased_owners: dict[str, int] = {}  # hash of each, and the line that erased it
         self._gone: list[IndexedSession] = []  # erased, and still in the files
         self._gone_names: list[IndexedName] = []
         self._feed_frames: dict[int, Sequence[int]] = {}
@@ -107,7 +109,7 @@ class FilesState:
         meta = self._meta()
         self.log = RootLog(self.directory, self.disk, write=self.write)
         self.log.store = meta.store
-        self.secret = bytes.fromhex(meta.secret)
+        self.secret, self.format = bytes.fromhex(meta.secret), meta.format
         self.load()
 
     def load(self) -> None:
@@ -125,7 +127,7 @@ class FilesState:
             return
         self.faults = self.log.scan(end, self.apply, repair=self.write)
         if self.write:
-            self._finish_erasures()
+            self.finish_erasures()
             self._void_leases()
             self._sweep()
 
@@ -164,6 +166,10 @@ class FilesState:
             raise StoreForeign(str(self.directory))
         if meta.format > FORMAT:
             raise StoreNewer(str(self.directory), meta.format, FORMAT)
+        if self.write and meta.format < FORMAT:
+            # Before the first line of this format: an earlier release would take it for damage.
+            meta = msgspec.structs.replace(meta, format=FORMAT)
+            self.disk.put_file(path, msgspec.json.encode(meta) + b"\n")
         return meta
 
     def _read_index(self, current: CurrentIndex) -> tuple[FilesIndex, LogEnd]:
@@ -201,10 +207,10 @@ class FilesState:
             if stale or each.name.endswith(".part"):
                 self.disk.unlink(each)
         used = snapshot.files_of(self.index)
+        named = {self.log.path(number).name for number in used}
         for each in self.log.directory.iterdir():
-            if each.name.endswith(".jsonl.zst") and each.name not in {
-                self.log.path(number).name for number in used
-            }:
+            stale = each.name.endswith(".jsonl.zst") and each.name not in named
+            if stale or each.name.endswith(".part"):
                 self.disk.unlink(each)
         first = min([n for n in used if self.log.path(n).suffix == ".jsonl"], default=None)
         keep = min(self.indexed.segment, self.indexed.segment if first is None else first)
@@ -288,7 +294,7 @@ class FilesState:
         elif isinstance(line, MacLine):
             entry.mac = bytes.fromhex(line.mac)
 
-    def apply_event(self, place: int, line: EventLine, head: Head | None) -> None:
+    def apply_event(self, place: int, line: EventLine, head: Head | None) -> IndexedSession:
         """The same for an event that was just committed; `head` is the one that it leaves, if it is
         known: else it is made from the line. What is remembered is for the caller to bring up to
         date."""
@@ -308,7 +314,7 @@ class FilesState:
         else:
             before = entry.head
         if not entry.add(line.seq, place):
-            return
+            return entry
         if line.input:
             entry.note_input(line.seq)
         if line.processes:
@@ -321,6 +327,20 @@ class FilesState:
         if head is None:
             head = _next_head(before, line)
         index.move(entry, before, head)
+        return entry
+
+    def apply_plain(
+        self, place: int, entry: IndexedSession, seq: int, body_bytes: int, head: Head | None
+    ) -> None:
+        """The same for a plain one, of a session that is there. Of the events of one session in a
+        group, the last brings the head."""
+        index, row = self.index, entry.row
+        index.feed.append(row << 32 | seq)
+        if entry.add(seq, place):
+            entry.delta_bytes += body_bytes + 128
+            if head is not None:
+                self.changed.add(row)
+                index.move(entry, entry.head, head)
 
     def _name(self, place: int, line: NameLine) -> None:
         names = self.index.names.setdefault((line.app, line.user), {})
@@ -356,7 +376,7 @@ class FilesState:
         index.end(entry)
         self.reader.forget(entry)
         self.remove_derived(entry.key)
-        entry.key = Key(*line.session)
+        entry.key, entry.text = Key(*line.session), None
         index.begin(entry, structs.replace(head, key=entry.key, fence=line.fence))
         index.ended += 1
         self.changed.add(entry.row)
@@ -384,9 +404,11 @@ class FilesState:
             if entry.parent is not None and entry.parent.forks is not None:
                 entry.parent.forks = [each for each in entry.parent.forks if each is not entry]
             self._gone.append(entry)
-        if line.owner is not None:
-            self._erased_owners.add(line.owner)
-            self._gone_names += list(index.names.pop(line.owner, {}).values())
+        if line.owner:
+            erased = line.owner if isinstance(line.owner, str) else self._hash(line.owner)
+            self._erased_owners[erased] = line.n
+            for owner in [each for each in index.names if self._hash(each) == erased]:
+                self._gone_names += list(index.names.pop(owner).values())
             self.reader.cache.clear()
         for mark, version, link, at_us, forks in line.certificates:
             erasure = Erasure(bytes.fromhex(mark), version, bytes.fromhex(link), at_us, forks)
@@ -411,6 +433,8 @@ class FilesState:
                     touched.add(segment_of(place))
         touched |= self._overwrite_lines()
         self.log.sync(sorted(touched))
+        for copy in self.log.directory.glob(f"*{DAMAGED}"):
+            self.disk.unlink(copy)  # nobody can say what is left in it of which session
         if self.index_name:
             self.write_index()
         self._gone.clear()
@@ -437,7 +461,9 @@ class FilesState:
             if not self._erased_owners:
                 return False
             line: Any = decode_any(text)
-            return (line.app, line.user) in self._erased_owners
+            # The owner may have come back: what was written since is not erased.
+            by = self._erased_owners.get(self._hash((line.app, line.user)), 0)
+            return bool(line.n < by)
         if text.startswith((b'{"op":"erase"', b'{"op":"mark"')):
             return False
         if named is None or named.search(text) is None:
@@ -445,9 +471,13 @@ class FilesState:
         line = decode_any(text)
         return getattr(line, "row", 0) in self._erased_rows
 
-    def _finish_erasures(self) -> None:
-        """An erasure that a process died in is finished."""
-        if self._erased_rows or self._erased_owners:
+    def _hash(self, owner: tuple[str, str]) -> str:
+        return self.reader.user_hash(*owner).hex()
+
+    def finish_erasures(self) -> None:
+        """Finish an erasure that failed, or that a process died in: before another index is
+        written, which would lead past the line that says what is erased."""
+        if self.write and (self._erased_rows or self._erased_owners):
             self.overwrite_erased()
 
     def remove_derived(self, key: Key) -> None:
@@ -491,25 +521,25 @@ class FilesState:
     def forget_frames(self) -> None:
         self._feed_frames.clear()
 
-    def set_aside(self, numbers: Sequence[int]) -> None:
-        """Keep a copy of segments in which something cannot be read, before they are removed."""
-        damaged = {fault.file for fault in self.faults}
+    def set_aside(self, numbers: Sequence[int], damaged: Set[int]) -> None:
+        """Keep a copy of files in which something cannot be read, before they are removed."""
+        faulty = {fault.file for fault in self.faults}
         for number in numbers:
             path = self.log.path(number)
-            if path.name in damaged:
+            if path.exists() and (number in damaged or path.name in faulty):
                 self.disk.put_file(
-                    path.with_name(f"{path.name}.damaged"), self.disk.read_file(path)
+                    path.with_name(f"{path.name}{DAMAGED}"), self.disk.read_file(path)
                 )
 
     def close(self) -> None:
         self.log.close()
 
 
-def group(lines: Sequence[LogLine]) -> None:
+def group(lines: Sequence[LogLine | PlainLine]) -> None:
     """Number the lines of a group: all of them count, or none."""
     last = len(lines) - 1
     for place, line in enumerate(lines):
-        line.left = last - place  # type: ignore[attr-defined]  # every kind has it
+        line.left = last - place  # type: ignore[union-attr]  # every kind has it
 
 
 def _first_head(line: EventLine, key: Key) -> Head:

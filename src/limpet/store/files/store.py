@@ -16,6 +16,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -92,11 +93,18 @@ from limpet.store.blobs import (
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX
 from limpet.store.clock import Clock
 from limpet.store.coding.bodies import is_naming
-from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked, scope_owner
 from limpet.store.files.compaction import Compaction, finish
 from limpet.store.files.disk import LOCK, DirectoryLock, LogDisk
-from limpet.store.files.index import ROW_BITS, IndexedSession, Ordered, row_of, walked
+from limpet.store.files.index import (
+    ROW_BITS,
+    IndexedSession,
+    Ordered,
+    packed_beginning,
+    row_of,
+    walked,
+)
 from limpet.store.files.lines import (
     BlobLine,
     ColdLine,
@@ -111,6 +119,7 @@ from limpet.store.files.lines import (
 )
 from limpet.store.files.state import BLOBS, SESSIONS, FilesState, chunk_in, upload_name
 from limpet.store.files.writer import FilesWriter, lease_line
+from limpet.store.jobs import Pace, WriteJob, WriterCall
 from limpet.store.leases import Place, span_us
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Mark, Marks, added
@@ -143,7 +152,6 @@ from limpet.store.protocol import (
 )
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.file.filesystems import refuse_network
-from limpet.store.sqlite.writer import Pace, SQLiteJob, WriterCall
 from limpet.store.system import PROCESS, in_thread, of_system
 
 P = ParamSpec("P")
@@ -233,14 +241,14 @@ class FilesStore:
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         if self._codec.seals:
             return self._commit_sealed(commits)
-        return self._write().jobs.submit(SQLiteJob(commits))
+        return self._write().jobs.submit(WriteJob(commits))
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
         await self.sealer.ready(owners_of(commits, self._uid))
         while True:
             try:
-                answers: tuple[Committed, ...] = await self._write().jobs.submit(SQLiteJob(commits))
+                answers: tuple[Committed, ...] = await self._write().jobs.submit(WriteJob(commits))
                 return answers
             except Unready as needed:
                 await self.sealer.ready(needed.owners)
@@ -290,11 +298,11 @@ class FilesStore:
             self.state.put(lines)
             return True
 
-        return await self._run(run)
+        return await self.sealer.opening(lambda: self._run(run))
 
     def _exchange_lines(self, exchanges: Sequence[Exchange]) -> list[LogLine] | None:
-        """What gives keys to others, or None: it is decided on the keys as each step leaves
-        them."""
+        """Return the lines that hand keys over, or None if a step does not fit the keys as the
+        earlier steps leave them."""
         lines: list[LogLine] = []
         index = self.state.index
         now: dict[Key, IndexedSession | None] = {}
@@ -324,6 +332,10 @@ class FilesStore:
             names = (each.key.app, each.key.user, each.key.id)
             fence = max(taking.head.fence, fence)
             lines.append(TakeLine(row=taking.row, session=names, fence=fence))
+            if self._codec.marks and self.state.reader.holds(taking):
+                mac = self._codec.head_mac(structs.replace(taking.head, key=each.key))
+                assert mac is not None
+                lines.append(MacLine(row=taking.row, mac=mac.hex()))
             now[each.by], now[each.key] = None, taking
         return lines
 
@@ -365,6 +377,7 @@ class FilesStore:
         return done
 
     def _erase(self, key: Key, forks: Forks, gone: frozenset[KeyOwner]) -> Erasure | None:
+        self.state.finish_erasures()  # one that failed is not done because it is asked for again
         mark = self.state.reader.key_hash(key)
         ends = self.state.index.ends_of(key)
         if not ends:
@@ -407,6 +420,7 @@ class FilesStore:
         return done
 
     def _erase_user(self, app: str, user: str, gone: frozenset[KeyOwner]) -> Erasures:
+        self.state.finish_erasures()
         index, reader, owner = self.state.index, self.state.reader, owner_of(app, user)
         mine = [
             key
@@ -421,8 +435,8 @@ class FilesStore:
             kept = [f for f in self._forks_of(index.ends_of(key)) if f.key != key]
             self._forget(line, key, len(kept))
         names = len(index.names.get((app, user), {}))
-        line.owner = (app, user) if names else None
         mark, own = reader.user_hash(app, user), set()
+        line.owner = mark.hex() if names else ""
         own = {reader.key_hash(key) for key in mine if not is_reserved(key.app)}
         done = [
             Erasure(bytes.fromhex(m), v, bytes.fromhex(link), at, kept)
@@ -596,6 +610,23 @@ class FilesStore:
     ) -> Loaded:
         return self._load(key, tail, since_us, scopes=scopes)
 
+    @_reading
+    def head(self, key: Key) -> Head:
+        reader = self.state.reader
+        entry = reader.living(key)
+        if reader.cached(entry) is None and not reader.holds(entry):  # what is cached was compared
+            raise SessionCorrupt(key, f"its head {UNHELD}")
+        return entry.head
+
+    @_reading
+    def keys_with(self, uid: str) -> tuple[Key, ...]:
+        begins, keys = packed_beginning(uid), list[Key]()
+        for key, entry in self.state.index.living.items():
+            held = entry.held
+            if held.startswith(begins) if isinstance(held, bytes) else held.uid == uid:
+                keys.append(key)
+        return tuple(keys)
+
     def _load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self.state.reader
         entry = reader.living(key)  # first: what is gone needs no keys of its names
@@ -627,10 +658,6 @@ class FilesStore:
                     return
 
         return bare(within(PageBytes(), back()))[::-1]
-
-    @_reading
-    def head(self, key: Key) -> Head:
-        return self.state.reader.living(key).head
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         found: list[Loaded | None] = []
@@ -869,7 +896,25 @@ class FilesStore:
         mark = head.updated_us if query.order == "updated" else head.created_us
         return cursors.write(query, mark, last.row)
 
+    def _by_phase(self, query: Query, cursor: str | None) -> Iterator[IndexedSession]:
+        """In the order of rows, as the index of phases has them in each app."""
+        index, low, high = self.state.index, None, None
+        if cursor is not None:
+            row = cursors.read(cursor, query)[1]
+            low, high = (None, row) if query.reverse else (row, None)
+        apps: Iterable[str] = [query.app or ""]
+        if query.app is None:
+            every = index.apps.walk(None, reverse=False)
+            apps = [app for app in every if query.reserved or not is_reserved(app)]
+        orders = [index.standing(app, query.phase or "") for app in apps]
+        parts = [order.walk(low=low, high=high, reverse=query.reverse) for order in orders]
+        for item in merge(*parts, reverse=query.reverse):
+            yield index.by_row[item]
+
     def _by_time(self, query: Query, cursor: str | None) -> Iterator[IndexedSession]:
+        if cursors.by_phase(query):
+            yield from self._by_phase(query, cursor)
+            return
         index = self.state.index
         order: Ordered
         rest: dict[str, str] = {}
@@ -1076,7 +1121,7 @@ class FilesStore:
             if self.state.reader.holds(entry):
                 return False
             head = entry.head
-            mac = self._codec.head_mac(head.uid, head.version, head.link)
+            mac = self._codec.head_mac(head)
             assert mac is not None
             self.state.put([MacLine(row=entry.row, mac=mac.hex())])
             self.state.reader.forget(entry)
@@ -1186,7 +1231,7 @@ class FilesStore:
 
     async def _run(self, run: Callable[[FilesWriter], T], asked: Asked = "change") -> T:
         """Run a function on the writer's thread, between two batches, under the lock."""
-        result: T = await self._write().jobs.submit(WriterCall(run, asked))  # type: ignore[arg-type]  # of this writer
+        result: T = await self._write().jobs.submit(WriterCall(run, asked))
         return result
 
     def _write(self) -> FilesWriter:
@@ -1227,7 +1272,8 @@ def _owns(key: Key, query: Query) -> bool:
 
 
 def _passes(head: Head, query: Query) -> bool:
-    return cursors.passes(query, head.created_us, head.updated_us, head.schema_version)
+    times = (head.created_us, head.updated_us)
+    return cursors.passes(query, *times, head.schema_version, head.phase)
 
 
 # --- marks ---------------------------------------------------------------------------------------

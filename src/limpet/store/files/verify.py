@@ -11,15 +11,15 @@ from limpet.store.coding.bodies import snapshot_in
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Unready
 from limpet.store.files.index import IndexedSession
-from limpet.store.files.lines import ErasedLine, SegmentLine, SnapshotLine, crc_of, next_chain
+from limpet.store.files.lines import ErasedLine, SegmentLine, SnapshotLine, crc_of, follows
 from limpet.store.files.log import read_line
 from limpet.store.files.reader import FilesReader, scope_row
 from limpet.store.files.snapshot import files_of, pieces
-from limpet.store.files.state import BLOBS, FilesState, chunk_in, upload_name
+from limpet.store.files.state import BLOBS, FORMAT, FilesState, chunk_in, upload_name
+from limpet.store.jobs import Pace
 from limpet.store.protocol import Check, Finding, Progress, Report, plural, size
 from limpet.store.sqlite.doctor import event_loop
 from limpet.store.sqlite.file.filesystems import disk_space
-from limpet.store.sqlite.writer import Pace
 from limpet.store.verify import NameVerifier, Stored, verify_session
 
 T = TypeVar("T")
@@ -182,10 +182,20 @@ def segment_faults(state: FilesState) -> Iterator[tuple[str, str]]:
             if last is not None:
                 if line.n != last[0] + 1:
                     yield name, f"has line {line.n:,} after line {last[0]:,}"
-                elif line.chain != next_chain(last[1], last[2]):
+                elif not follows(line, last[1], last[2]):
                     yield name, f"has another line {line.n:,} than the chain says"
             crc = line.was if isinstance(line, ErasedLine) else crc_of(text)
             last = (line.n, line.chain, crc)
+
+
+def format_upgrade(found: int) -> Check:
+    """Say what the first process that writes to a directory of an earlier format does to it."""
+    text = (
+        f"format {found} → {FORMAT}: new lines are chained by the checksums of those before them; "
+    )
+    text += "none is rewritten, and it takes no time"
+    advice = "Copy the directory first if you may have to go back: earlier releases refuse it then."
+    return Check("upgrade", text, "warning", advice)
 
 
 def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
@@ -211,6 +221,8 @@ def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
         checks.append(Check("files", "; ".join(told[:3]), "problem", advice))
     else:
         checks.append(Check("files", "every file that the index names is there"))
+    if state.format < FORMAT:
+        checks.append(format_upgrade(state.format))
     mode = "this process writes it" if state.write else "read only, beside the process that writes"
     checks.append(Check("lock", mode))
     space = disk_space(state.directory)

@@ -2,14 +2,14 @@
 
 Plan under the lock, write and sync without it, apply under it again: readers see the state before
 or the state after, and nothing that is not durable. Whoever writes, thread or loop, holds `_hold`;
-a loop never waits for it. Queue and pace are those of the SQLite store.
+a loop never waits for it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
+from binascii import hexlify
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from limpet.model import (
     FrozenDict,
     Head,
     Key,
+    Prepared,
     Recorded,
     ScopeKey,
     ScopeValue,
@@ -56,53 +57,93 @@ from limpet.store.files.index import IndexedSession
 from limpet.store.files.lines import (
     BaseLine,
     EventLine,
+    FieldChange,
     LeaseLine,
     LogLine,
     NameLine,
     PinLine,
+    PlainLine,
     SnapshotLine,
     changes_by_sets,
     changes_of,
     encode_line,
+    kind_text,
+    session_text,
 )
 from limpet.store.files.state import FilesState, group
-from limpet.store.plan import Plan
-from limpet.store.protocol import Committed
-from limpet.store.scopes import DELETED, Scopes, Sizes
-from limpet.store.sqlite.writer import (
+from limpet.store.jobs import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
-    GATHER_SECONDS,
     SNAPSHOTS_PER_BATCH,
     JobAnswer,
     JobQueue,
     Pace,
-    SQLiteJob,
+    WriteJob,
     WriterCall,
     answer,
     answer_here,
+    nothing,
 )
+from limpet.store.plan import Plan
+from limpet.store.protocol import Committed
+from limpet.store.scopes import DELETED, Scopes, Sizes
 from limpet.store.system import in_thread, is_full_disk, reported
 
 _SALTS: Final = 1_024  # taken from the system at a time
+_JOINING_BYTES_MAX: Final = 128 * 2**10  # of a snapshot that is written with a batch
+
+
+class WrittenSession:
+    """A session as a batch leaves it so far."""
+
+    __slots__ = ("_text", "entry", "fields", "head", "ids", "key", "live", "row")
+
+    def __init__(
+        self, row: int, key: Key, entry: IndexedSession | None = None, fold: Fold | None = None
+    ) -> None:
+        """Without an entry and a fold, the batch creates the session."""
+        self.row, self.key, self.entry = row, key, entry
+        self._text = None if entry is None else entry.text
+        self.head = None if fold is None else fold.head
+        self.fields: Any = None if fold is None else fold.fields
+        # What is remembered of it, once its lines are durable.
+        self.live: CachedSession | None = None
+        self.ids: dict[str, int] | None = None
+
+    @property
+    def text(self) -> bytes:
+        """How lines name it: made once for as long as it is written to."""
+        if self._text is None:
+            key = self.key
+            self._text = session_text(self.row, (key.app, key.user, key.id))
+            if self.entry is not None:
+                self.entry.text = self._text
+        return self._text
 
 
 class FilesView:
     """The planner's view of a log store."""
 
+    __slots__ = ("_reader", "_state", "sessions")
+
     def __init__(self, state: FilesState) -> None:
         self._state, self._reader = state, state.reader
-        self.entries: dict[Key, IndexedSession] = {}
+        self.sessions: dict[Key, WrittenSession] = {}  # that were there before the batch
 
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
-        entry = self._reader.find(key, reuse=reuse)
+        reader = self._reader
+        entry = reader.find(key, reuse=reuse)
         if entry is None:
             return None
-        self.entries[key] = entry
-        known = not self._state.codec.marks or self._reader.cached(entry) is not None
-        if not known and not self._reader.holds(entry):
-            raise SessionCorrupt(key, f"its head {UNHELD}")
-        return self._reader.fold(entry)
+        live = reader.cached(entry)
+        if live is not None:
+            fold = live.fold
+        else:
+            if self._state.codec.marks and not reader.holds(entry):
+                raise SessionCorrupt(key, f"its head {UNHELD}")
+            fold = reader.fold(entry)
+        self.sessions[key] = WrittenSession(entry.row, key, entry, fold)
+        return fold
 
     def ended(self, key: Key, uid: str) -> bool:
         return any([e.head.uid == uid for e in self._state.index.deleted.get(key, ())])
@@ -144,99 +185,120 @@ class FilesBatch:
         self._state, self._codec = state, state.codec
         self._view = FilesView(state)
         self.plan = Plan(self._view, now_us, salt)
-        self.lines: list[LogLine] = []
+        self.lines: list[LogLine | PlainLine] = []
         self.places: list[int] = []
-        self._heads: dict[int, Head] = {}  # by place in `lines`: the head that an event leaves
-        self._recorded: dict[int, Recorded] = {}
-        self._now: dict[Key, tuple[int, Head | None, Any]] = {}  # row, head and fields by now
+        # For each line, its session, the event that it records, and the head that this leaves, if
+        # it is the last of its session in a group. None for other lines.
+        self._recorded: list[tuple[WrittenSession, Recorded, Head | None] | None] = []
+        self._sessions = self._view.sessions
         self._rows = state.index.rows
         self._scopes: dict[ScopeKey, CachedScope] = {}
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits and make their lines. Nothing is left of what is refused."""
         plan = self.plan
-        marks = (len(plan.records), len(plan.writes), len(plan.pins))
+        if len(commits) == 1 and (answer := plan.add_plain(commits[0])) is not None:
+            key, rec = plan.records[-1]
+            session, fold = self._sessions[key], plan.folds[key]
+            self.lines.append(self._line(session, key, rec, fold))
+            self._recorded.append((session, rec, fold.head))
+            return (answer,)
+        first, writes, pins = len(plan.records), len(plan.writes), len(plan.pins)
         answers = plan.add(commits)
-        if len(commits) == 1 and self._add_plain(commits[0], marks):
-            return answers
-        records = plan.records[marks[0] :]
-        lines: list[LogLine] = []
-        last = {key: place for place, (key, _) in enumerate(records)}
-        writes: dict[tuple[Key, int], list[ScopeWrite]] = {}
-        for key, write in plan.writes[marks[1] :]:
-            writes.setdefault((key, write.seq), []).append(write)
-        start = len(self.lines)
-        for place, (key, rec) in enumerate(records):
-            final = plan.folds[key] if last[key] == place else None
-            row, before, fields = self._stand(key)
-            if before is None and (base := plan.bases.get(key)) is not None and row > self._rows:
-                lines.append(self._base_line(row, key, rec, base))
-            line, fields = self._event_line(row, key, rec, before, fields, final)
-            self._recorded[start + len(lines)] = rec
-            if final is not None:
-                self._heads[start + len(lines)] = final.head
-            lines.append(line)
-            if row > self._rows:
-                self._rows = row
-            head = before if final is None else final.head
-            self._now[key] = (row, head or _ANY, fields)
-            for write in writes.get((key, rec.event.seq), ()):
-                lines.append(self._name_line(row, plan.folds[key].head.uid, rec.event, write))
-        for key in dict.fromkeys([commit.key for commit in commits if commit.release is not None]):
-            head = plan.folds[key].head if key in plan.folds else None
-            if head is not None:
-                lines.append(lease_line(self._stand(key)[0], head))
-        for key, number, fold in plan.pins[marks[2] :]:
-            row = self._stand(key)[0]
-            lines.append(snapshot_line(row, fold, self._codec))
-            lines.append(PinLine(row=row, seq=fold.head.version, number=number))
-        if lines:
-            group(lines)
-            self.lines += lines
+        self._add_group(commits, first, writes, pins)
         return answers
 
-    def _add_plain(self, commit: Commit, marks: tuple[int, int, int]) -> bool:
-        """The common case on the hot path: one event of a session that is there, and nothing else.
-        False: it is something else."""
-        plan, key = self.plan, commit.key
-        counts = (len(plan.records), len(plan.writes), len(plan.pins))
-        if counts != (marks[0] + 1, marks[1], marks[2]) or commit.release is not None:
-            return False
-        row, before, fields = self._stand(key)
-        if before is None:
-            return False
-        rec, fold, at = plan.records[-1][1], plan.folds[key], len(self.lines)
-        line, _ = self._event_line(row, key, rec, before, fields, fold)
-        self._recorded[at], self._heads[at] = rec, fold.head
-        self._now[key] = (row, fold.head, fold.fields)
-        self.lines.append(line)
-        return True
+    def _add_group(self, commits: Sequence[Commit], first: int, writes: int, pins: int) -> None:
+        """Make the lines of what was planned since these numbers of records, writes and pins."""
+        plan, records = self.plan, self.plan.records[first:]
+        lines: list[LogLine | PlainLine] = []
+        recorded: list[tuple[WrittenSession, Recorded, Head | None] | None] = []
+        last = {key: place for place, (key, _) in enumerate(records)}
+        named: dict[tuple[Key, int], list[ScopeWrite]] = {}
+        for key, write in plan.writes[writes:]:
+            named.setdefault((key, write.seq), []).append(write)
+        for place, (key, rec) in enumerate(records):
+            session, final = self._session(key), plan.folds[key] if last[key] == place else None
+            if session.head is None and (base := plan.bases.get(key)) is not None:
+                lines.append(self._base_line(session.row, key, rec, base))
+                recorded.append(None)
+            lines.append(self._line(session, key, rec, final))
+            recorded.append((session, rec, None if final is None else final.head))
+            if named:
+                for write in named.get((key, rec.event.seq), ()):
+                    uid = plan.folds[key].head.uid
+                    lines.append(self._name_line(session.row, uid, rec.event, write))
+                    recorded.append(None)
+        for key in dict.fromkeys([commit.key for commit in commits if commit.release is not None]):
+            if key in plan.folds:
+                lines.append(lease_line(self._session(key).row, plan.folds[key].head))
+        for key, number, fold in plan.pins[pins:]:
+            row = self._session(key).row
+            lines.append(snapshot_line(row, fold, self._codec))
+            lines.append(PinLine(row=row, seq=fold.head.version, number=number))
+        group(lines)
+        self.lines += lines
+        self._recorded += recorded + [None] * (len(lines) - len(recorded))
 
-    def _stand(self, key: Key) -> tuple[int, Head | None, Any]:
-        """row, head and fields of a session as this batch leaves it so far."""
-        found = self._now.get(key)
-        if found is None:
-            entry = self._view.entries.get(key)
-            if entry is None or self._state.index.living.get(key) is not entry:
-                found = (self._rows + 1, None, None)
-            else:
-                fold = self._state.reader.fold(entry)
-                found = (entry.row, fold.head, fold.fields)
-            self._now[key] = found
-        return found
+    def add_first(self, lines: Sequence[LogLine]) -> None:
+        """Put lines that record no event before the others, each a group of its own."""
+        self.lines[:0] = lines
+        self._recorded[:0] = [None] * len(lines)
+
+    def _session(self, key: Key) -> WrittenSession:
+        session = self._sessions.get(key)
+        if session is None:
+            self._rows += 1
+            session = self._sessions[key] = WrittenSession(self._rows, key)
+        return session
+
+    def _line(
+        self, session: WrittenSession, key: Key, rec: Recorded, final: Fold | None
+    ) -> EventLine | PlainLine:
+        """The line of an event. `final` is the session as the group leaves it, if the event is its
+        last there."""
+        event, draft, before = rec.event, rec.draft, session.head
+        changes: Any = self._changes(session, key, draft, final) if draft.plain_ops else UNSET
+        session.head = final.head if final is not None else before or _ANY
+        if (
+            before is None
+            or self._codec.seals
+            or not (draft.plain or _is_plain(draft))
+            or event.cause
+            or event.invocation_id
+            or event.correlation_id
+            or event.wake_id
+            or (final is not None and final.head.facts is not before.facts)
+        ):
+            return self._event_line(session, key, rec, before, changes, final)
+        more = b"" if changes is UNSET else b',"changes":' + encode_line(changes)
+        if final is not None and final.head.active_us != event.at_us:
+            more += b',"active":%d' % final.head.active_us
+        text = _PLAIN_TEXT % (
+            session.text,
+            event.seq,
+            encode_line(event.id),  # whoever chose it: a client of a server names its own
+            kind_text(event.type, event.actor),
+            event.at_us,
+            draft.raw,
+            hexlify(event.link),
+            hexlify(rec.salt),
+            more,
+        )
+        return PlainLine(session.row, event.seq, text)
 
     def _event_line(
         self,
-        row: int,
+        session: WrittenSession,
         key: Key,
         rec: Recorded,
         before: Head | None,
-        fields: Any,
+        changes: Any,
         final: Fold | None,
-    ) -> tuple[EventLine, Any]:
+    ) -> EventLine:
         event, draft = rec.event, rec.draft
         line = EventLine(
-            row=row,
+            row=session.row,
             session=(key.app, key.user, key.id),
             seq=event.seq,
             id=event.id,
@@ -245,36 +307,15 @@ class FilesBatch:
             actor=event.actor,
             link=event.link.hex(),
         )
+        line.cause, line.invocation_id = event.cause, event.invocation_id
+        line.correlation_id, line.wake_id = event.correlation_id, event.wake_id
         if not draft.plain:
-            line.cause, line.invocation_id = event.cause, event.invocation_id
-            line.correlation_id, line.wake_id = event.correlation_id, event.wake_id
             line.input, line.adopted = event.processed is not None, draft.origin is not None
             if event.type in PROCESSING:
                 data = draft.data
                 if data is None:
                     data = decode_body(rec.raw).data
                 line.processes = tuple(processed_by(event.type, data))
-        elif event.cause or event.invocation_id or event.correlation_id or event.wake_id:
-            line.cause, line.invocation_id = event.cause, event.invocation_id
-            line.correlation_id, line.wake_id = event.correlation_id, event.wake_id
-        changes: Any = None  # what is described, encoded with the line
-        if draft.plain_ops:
-            if fields is None:  # a new session
-                base = self.plan.bases.get(key)
-                fields = EMPTY if base is None else base.fields
-            if draft.sets is not None:
-                changes = changes_by_sets(fields, draft.sets)
-            else:
-                changes = changes_of(fields, draft.plain_ops)
-            if final is not None:
-                fields = final.fields
-            elif draft.sets is not None:
-                if type(fields) is not dict:
-                    fields = dict(fields)  # ours: the events of a run change it in turn
-                fields.update(draft.sets)
-            else:
-                own = [op for op in draft.plain_ops if ops.scope_of(str(op.path[0])) == "session"]
-                fields = ops.apply(FrozenDict(fields), own)
         self._put_body(line, key, rec, changes)
         if before is None:
             head = self.plan.folds[key].head
@@ -289,22 +330,44 @@ class FilesBatch:
                 line.active = head.active_us
             if head.facts if before is None else before.facts is not head.facts:
                 line.facts = Raw(encode_line(head.facts))
-            mac = self._codec.head_mac(head.uid, head.version, head.link)
+            mac = self._codec.head_mac(head)
             line.mac = "" if mac is None else mac.hex()
-        return line, fields
+        return line
+
+    def _changes(
+        self, session: WrittenSession, key: Key, draft: Prepared, final: Fold | None
+    ) -> list[FieldChange]:
+        """Describe what an event does to the fields of its session, which are then those that it
+        leaves."""
+        fields, sets = session.fields, draft.sets
+        if fields is None:  # a new session
+            base = self.plan.bases.get(key)
+            fields = EMPTY if base is None else base.fields
+        if sets is not None:
+            changes = changes_by_sets(fields, sets, len(draft.raw))
+        else:
+            changes = changes_of(fields, draft.plain_ops)
+        if final is not None:
+            session.fields = final.fields
+        elif sets is not None:
+            if type(fields) is not dict:
+                session.fields = fields = dict(fields)  # ours: the events of a run change it
+            fields.update(sets)
+        else:
+            own = [op for op in draft.plain_ops if ops.scope_of(str(op.path[0])) == "session"]
+            session.fields = ops.apply(FrozenDict(fields), own)
+        return changes
 
     def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Any) -> None:
         codec = self._codec
         if not codec.seals:
-            line.body, line.salt = Raw(rec.raw), rec.salt.hex()
-            if changes:
-                line.changes = changes
+            line.body, line.salt, line.changes = Raw(rec.raw), rec.salt.hex(), changes
             return
         event, uid = rec.event, self.plan.folds[key].head.uid
         bound = (event.seq, event.at_us, rec.draft.header, event.link)
         place = codec.event_place(uid, event.id, event.type, *bound)
         plain = rec.salt + rec.raw
-        if changes:
+        if changes is not UNSET:
             plain += b"\n" + encode_line(changes)
         flags, stored, _ = codec.pack(plain, place)
         line.put(flags, stored, 0)
@@ -313,9 +376,10 @@ class FilesBatch:
     def _row_of(self, base: Base) -> int:
         """The row of the parent, if it is here: what is adopted may come without."""
         key = base.parent
-        if key in self._now:
-            head = self.plan.folds[key].head if key in self.plan.folds else self._now[key][1]
-            return self._now[key][0] if head is not None and head.uid == base.uid else 0
+        session = self._sessions.get(key)
+        if session is not None:
+            head = self.plan.folds[key].head if key in self.plan.folds else session.head
+            return session.row if head is not None and head.uid == base.uid else 0
         entry = self._state.index.living.get(key)
         return entry.row if entry is not None and entry.head.uid == base.uid else 0
 
@@ -345,40 +409,49 @@ class FilesBatch:
 
     def settle(self) -> list[tuple[IndexedSession, CachedSession]]:
         """The lines are durable: apply them; the sessions that were written to."""
-        state, reader, heads = self._state, self._state.reader, self._heads
-        touched: dict[int, IndexedSession] = {}
-        recorded = self._recorded
-        for at, (place, line) in enumerate(zip(self.places, self.lines, strict=True)):
-            if at not in recorded:
+        state, touched = self._state, list[tuple[IndexedSession, CachedSession]]()
+        for place, line, recorded in zip(self.places, self.lines, self._recorded, strict=True):
+            if recorded is None:
                 state.apply(place, line)  # type: ignore[arg-type]  # one of them
                 continue
-            assert isinstance(line, EventLine)
-            state.apply_event(place, line, heads.get(at))
-            entry = state.index.by_row[line.row]
-            touched[line.row] = entry
-            rec, live = recorded[at], reader.cached(entry)
+            session, rec, head = recorded
+            entry, event = session.entry, rec.event
+            if type(line) is PlainLine:
+                assert entry is not None
+                state.apply_plain(place, entry, event.seq, len(rec.draft.raw), head)
+            else:
+                entry = session.entry = state.apply_event(place, line, head)  # type: ignore[arg-type]  # of an event
+            live = session.live
             if live is None:
-                fold = self.plan.folds[entry.key]
-                live = CachedSession(entry.row, fold, 0, 0, 0)
-                reader.cache.keep(entry.key, live)
+                live = session.live = self._cached(entry)
+                session.ids = state.reader.known_ids(entry.row)
+                if session.ids is None and event.seq == entry.first:
+                    session.ids = state.reader.keep_ids(entry.row)
+                touched.append((entry, live))
             live.add(rec)
-            ids = reader.known_ids(line.row)
-            if ids is not None:
-                ids[line.id] = line.seq
-            elif line.seq == entry.first:
-                reader.keep_ids(line.row, {line.id: line.seq})
-        for key, fold in self.plan.folds.items():
-            written = state.index.living.get(key)
-            live = None if written is None else reader.cached(written)
-            if live is not None:
-                live.fold = fold
-                reader.cache.keep(key, live)
+            if session.ids is not None:
+                session.ids[event.id] = event.seq
+        cache, folds = state.reader.cache, self.plan.folds
+        for entry, live in touched:
+            live.fold = folds[entry.key]
+            cache.keep(entry.key, live)
         for scope_key, scope in self._scopes.items():
-            reader.cache.keep_scope(scope_key, scope)
-        found = [(entry, reader.cached(entry)) for entry in touched.values()]
-        return [(entry, live) for entry, live in found if live is not None]
+            cache.keep_scope(scope_key, scope)
+        return touched
+
+    def _cached(self, entry: IndexedSession) -> CachedSession:
+        live = self._state.reader.cached(entry)
+        if live is None:
+            live = CachedSession(entry.row, self.plan.folds[entry.key], 0, 0, 0)
+        return live
 
 
+def _is_plain(draft: Prepared) -> bool:
+    """True if the line of an event says no more than what it changed."""
+    return not draft.input and draft.origin is None and draft.type not in PROCESSING
+
+
+_PLAIN_TEXT: Final = b'%b,"seq":%d,"id":%b,%b,"time":%d,"body":%b,"link":"%b","salt":"%b"%b'
 _ANY: Final = Head(Key("x", "x", "x"), "", 0, b"", 0, 0, 0)  # stands for a head that is not known
 
 
@@ -396,6 +469,12 @@ def snapshot_line(row: int, fold: Fold, codec: Codec) -> SnapshotLine:
     return line
 
 
+def _is_large(live: CachedSession) -> bool:
+    """True if a snapshot may take too long for a batch that callers wait for. A state is
+    seldom larger than the snapshot and the log that it comes from."""
+    return live.snapshot_bytes + live.delta_bytes > _JOINING_BYTES_MAX
+
+
 class FilesWriter(threading.Thread):
     """The only one who writes to the directory."""
 
@@ -407,7 +486,7 @@ class FilesWriter(threading.Thread):
         self._writing = False
         self._unsettled = False  # memory may differ from the log: it is read again
         self._due: dict[int, tuple[IndexedSession, CachedSession]] = {}  # for snapshots
-        self._taken: list[SQLiteJob] = []
+        self._taken: list[WriteJob] = []
         self._salts: list[bytes] = []
         self.chores: Compaction = Compaction(state, clock, _nobody)
 
@@ -417,7 +496,7 @@ class FilesWriter(threading.Thread):
         self.jobs.end()
         await in_thread(self.join)
 
-    def _do_here(self, jobs: list[SQLiteJob]) -> None:
+    def _do_here(self, jobs: list[WriteJob]) -> None:
         """Commit on this loop, if that is quick. What has no answer then is for the thread."""
         if not self._pace.admits(jobs):
             return
@@ -433,7 +512,7 @@ class FilesWriter(threading.Thread):
             except RuntimeError:  # the thread, or another loop, has it
                 pass
 
-    def _commit_here(self, jobs: list[SQLiteJob]) -> None:
+    def _commit_here(self, jobs: list[WriteJob]) -> None:
         began = self._pace.timer()
         answers: list[JobAnswer] = []
         try:
@@ -457,8 +536,8 @@ class FilesWriter(threading.Thread):
         seconds = self._pace.timer() - began
         self._pace.held(jobs, seconds)
         logs.slow_commit(logs.FILES, self.state.directory, seconds, jobs)
-        if self._due:
-            self.jobs.wake(WriterCall(_nothing))
+        if self._due and any([_is_large(live) for _, live in self._due.values()]):
+            self.jobs.wake(WriterCall(nothing))
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -478,13 +557,13 @@ class FilesWriter(threading.Thread):
                 "writer stopped: store=%s error=%s", self.state.directory, logs.error_name(error)
             )
 
-    def _work(self, first: SQLiteJob) -> tuple[int, SQLiteJob | None]:
+    def _work(self, first: WriteJob) -> tuple[int, WriteJob | None]:
         """Do `first` and what waits behind it; a job that must run alone is handed back."""
         self._taken = [first]
         if first.run is not None:
             self._run_alone(first)
             return 1, None
-        self._gather()
+        self.jobs.gather()
         batch, size, alone = [first], first.size, None
         waiting = self.jobs.waiting()
         while waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
@@ -499,14 +578,7 @@ class FilesWriter(threading.Thread):
         self._run_batch([job for job in batch if job.claim()])
         return len(batch), alone
 
-    def _gather(self) -> None:
-        """Let a crowd come together, as the SQLite writer does."""
-        waiting = -1
-        while waiting < self.jobs.count() < self._pace.crowd - 1:
-            waiting = self.jobs.count()
-            time.sleep(GATHER_SECONDS)
-
-    def _run_batch(self, jobs: list[SQLiteJob]) -> None:
+    def _run_batch(self, jobs: list[WriteJob]) -> None:
         if not jobs:
             return
         began = self._pace.timer()
@@ -531,7 +603,7 @@ class FilesWriter(threading.Thread):
         self._pace.note(jobs, seconds)
         logs.slow_commit(logs.FILES, self.state.directory, seconds, jobs)
 
-    def _commit(self, jobs: Sequence[SQLiteJob], answers: list[JobAnswer]) -> None:
+    def _commit(self, jobs: Sequence[WriteJob], answers: list[JobAnswer]) -> None:
         """One write and one sync for all of them. If it raises an Exception, nobody's commit is
         acknowledged, and none of it is applied."""
         state = self.state
@@ -550,6 +622,11 @@ class FilesWriter(threading.Thread):
                     if len(jobs) > 1:
                         raise
                     raise self._failure(error) from error
+            if batch.lines and self._due:
+                try:
+                    batch.add_first(self._snapshot_lines(joining=True))
+                except Exception as error:  # no caller asked for it
+                    self._give_up_snapshots(error)
         if batch.lines:
             batch.places = state.log.append(batch.lines)
             with state.lock:
@@ -577,7 +654,7 @@ class FilesWriter(threading.Thread):
             self._due.clear()
             self._unsettled = False
 
-    def _run_alone(self, job: SQLiteJob) -> None:
+    def _run_alone(self, job: WriteJob) -> None:
         if not job.claim():
             return
         assert job.run is not None
@@ -587,7 +664,7 @@ class FilesWriter(threading.Thread):
                 self._resettle()
                 # Nothing is answered while a failed write may still be found in the log.
                 self.state.log.clean()
-                result, failure = job.run(self), None  # type: ignore[arg-type]  # made for this
+                result, failure = job.run(self), None
         except (SessionError, Awaited) as error:
             result, failure = None, error
         except Exception as error:
@@ -599,34 +676,42 @@ class FilesWriter(threading.Thread):
     # --- when there is time --------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """What fails here fails for nobody and is tried again."""
+        """Run in the background: a failure reaches no caller, and the next run tries again."""
         try:
             while self._due and not self.jobs.count():
-                self._snapshot()
+                with self.state.lock:
+                    self.state.put(self._snapshot_lines(joining=False))
             if not self.jobs.count():
                 self.chores.when_due()
         except Exception as error:
-            self._due.clear()
-            text = "housekeeping failed: store=%s error=%s"
-            logs.FILES.warning(text, self.state.directory, logs.error_name(error))
+            self._give_up_snapshots(error)
 
-    def _snapshot(self) -> None:
-        """Write some snapshots: folds beside the log, so that a load need not read all of it."""
+    def _give_up_snapshots(self, error: Exception) -> None:
+        """Their sessions go without, which costs time and never data."""
+        self._due.clear()
+        text = "housekeeping failed: store=%s error=%s"
+        logs.FILES.warning(text, self.state.directory, logs.error_name(error))
+
+    def _snapshot_lines(self, *, joining: bool) -> list[LogLine]:
+        """Take some snapshots: folds beside the log, so that a load need not read all of it.
+        `joining`: for a batch that callers wait for, so the large ones are left."""
         lines: list[LogLine] = []
-        with self.state.lock:
-            for row in list(self._due)[:SNAPSHOTS_PER_BATCH]:
-                entry, live = self._due.pop(row)
-                current = self.state.reader.cached(entry) is live and not live.fold.damaged
-                if not current or self.state.index.by_row.get(row) is not entry:
-                    continue
-                try:
-                    line = snapshot_line(row, live.fold, self.state.codec)
-                except (Unready, RecursionError, ValueError, TypeError):
-                    continue  # it costs time and never data
-                lines.append(line)
-                live.snapshot_bytes, live.delta_bytes = line.size, 0
-            if lines:
-                self.state.put(lines)
+        for row, (entry, live) in list(self._due.items()):
+            if len(lines) == SNAPSHOTS_PER_BATCH:
+                break
+            if joining and _is_large(live):
+                continue
+            del self._due[row]
+            current = self.state.reader.cached(entry) is live and not live.fold.damaged
+            if not current or self.state.index.by_row.get(row) is not entry:
+                continue
+            try:
+                line = snapshot_line(row, live.fold, self.state.codec)
+            except (Unready, RecursionError, ValueError, TypeError):
+                continue  # it costs time and never data
+            lines.append(line)
+            live.snapshot_bytes, live.delta_bytes = line.size, 0
+        return lines
 
     def _log_failed(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
@@ -652,7 +737,3 @@ def files_failure(error: BaseException, where: str, asked: Asked) -> LimpetError
 
 def _nobody() -> None:
     """Nobody listens."""
-
-
-def _nothing(_: object) -> None:
-    """A job that only wakes the thread."""

@@ -212,6 +212,10 @@ class MemoryStore(Leasing):
     async def base(self, key: Key) -> Base | None:
         return self._living(key).base
 
+    async def keys_with(self, uid: str) -> tuple[Key, ...]:
+        self._check_open()
+        return tuple([key for key, log in self._kept.items() if log.fold.head.uid == uid])
+
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
@@ -540,7 +544,12 @@ def _page_of_heads(
 
 def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
     """The range of the order's index that a page begins in."""
-    places = sorted((_mark(head, query), row, head) for row, head in rows if _ranges(head, query))
+    by_row = cursors.by_phase(query)
+    places = sorted(
+        (0 if by_row else _mark(head, query), row, head)
+        for row, head in rows
+        if _ranges(head, query) and (not by_row or head.phase == query.phase)
+    )
     if query.reverse:
         places.reverse()
     if cursor is not None:
@@ -571,13 +580,13 @@ def _ranges(head: Head, query: Query) -> bool:
     """True if the range that is read has it. What else is asked for is looked at on the way."""
     own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
     labeled = query.labels.items() <= head.indexed_labels.items()
-    return (
-        _matches_owner(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)
-    )
+    within = own_us is None or cursors.by_phase(query) or _mark(head, query) > own_us
+    return _matches_owner(head, query) and labeled and within
 
 
 def _passes(head: Head, query: Query) -> bool:
-    return cursors.passes(query, head.created_us, head.updated_us, head.schema_version)
+    times = (head.created_us, head.updated_us)
+    return cursors.passes(query, *times, head.schema_version, head.phase)
 
 
 def _mark(head: Head, query: Query) -> int:

@@ -177,11 +177,11 @@ class MemoryTables:
 
     def _descent(self, key: Key) -> list[Key]:
         """The key, and those of all forks of what has it, of their forks, and so on."""
-        found = [key]
-        for each in found:  # grows as it is walked
+        descent = [key]
+        for each in descent:  # grows as it is walked
             forks = [fork.fold.head.key for fork in self._forks(self._ends(each))]
-            found += [of for of in dict.fromkeys(forks) if of not in found]
-        return found
+            descent += [of for of in dict.fromkeys(forks) if of not in descent]
+        return descent
 
     def _head(self, key: Key) -> Head:
         return self._living(key).fold.head
@@ -357,7 +357,7 @@ class Leasing(MemoryTables):
     ) -> tuple[tuple[Key, ...], Place | None]:
         self._check_open()
         now_us = self._clock()
-        found = sorted(
+        leased = sorted(
             (at_us, kept.row, head.key)
             for kept in self._kept.values()
             if _in_app((head := kept.fold.head).key, None)
@@ -365,7 +365,7 @@ class Leasing(MemoryTables):
             and (at_us := deadline_us(head)) is not None
             and at_us <= now_us
         )
-        page = [each for each in found if after is None or each[:2] > after][:limit]
+        page = [each for each in leased if after is None or each[:2] > after][:limit]
         keys = tuple([key for *_, key in page])
         return keys, page[-1][:2] if len(page) == limit else None
 
@@ -373,7 +373,7 @@ class Leasing(MemoryTables):
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
     ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
         self._check_open()
-        found = sorted(
+        requests = sorted(
             ((request.label, kept.row), AskedBy(head.key, request))
             for kept in self._kept.values()
             if _in_app((head := kept.fold.head).key, query.app)
@@ -381,7 +381,7 @@ class Leasing(MemoryTables):
             for request in open_in(head.facts)
             if query.kind in (None, request.kind)
         )
-        page = [each for each in found if after is None or each[0] > after]
+        page = [each for each in requests if after is None or each[0] > after]
         more = page[limit - 1][0] if len(page) > limit else None
         return tuple([asked for _, asked in page[:limit]]), more
 

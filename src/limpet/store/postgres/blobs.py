@@ -19,6 +19,7 @@ from limpet.errors import (
     UploadLost,
 )
 from limpet.model import Key
+from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX
 from limpet.store.blobs import (
@@ -79,30 +80,30 @@ class PostgresBlobs:
         asked = (*key_names(key), uid, upload, *of, *chunk, *row, *_SWEEP, closed)
         if await self._change(key, "finish_blob", asked, fence) == "done":
             return made
-        found = await self.find(key, blob.hash, own=True)
-        if found is None:
+        stored = await self.find(key, blob.hash, own=True)
+        if stored is None:
             raise SessionDeleted(key)  # a moment after it was there
-        return found
+        return stored
 
     async def drop(self, key: Key, upload: str) -> None:
         await self._pools.run(lambda conn: conn.execute(SQL["drop_upload"], upload), asked="change")
 
     @opening
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
-        found = await self._seen(key, hash, -1, own=own)
-        return None if found is None else read_blob(self.codec, key, found["blob_uid"], _row(found))
+        row = await self._seen(key, hash, -1, own=own)
+        return None if row is None else read_blob(self.codec, key, row["blob_uid"], _row(row))
 
     @opening
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
-        found = await self._seen(key, hash, number, own=False)
-        if found is None:
+        row = await self._seen(key, hash, number, own=False)
+        if row is None:
             return None
-        uid, upload, body = found["blob_uid"], found["upload"], found["chunk_body"]
+        uid, upload, body = row["blob_uid"], row["upload"], row["chunk_body"]
         if body is None:
-            if 0 <= number < found["chunks"]:
+            if 0 <= number < row["chunks"]:
                 raise SessionCorrupt(key, f"chunk {number} of blob {hash} is missing")
             return None
-        packed = (found["chunk_flags"], body, found["chunk_crc"])
+        packed = (row["chunk_flags"], body, row["chunk_crc"])
         try:
             return await in_thread(lambda: unpack_chunk(self.codec, uid, upload, number, packed))
         except Damaged as error:
@@ -151,6 +152,9 @@ class PostgresBlobs:
                 raise await self._gone(conn, key)
             if outcome in TERMINAL:
                 raise SessionEnded(key, outcome)
+            if outcome == "departed":
+                check_here(key, (await self._reader.load(conn, key)).live.fold.head.facts)
+                raise UploadLost(key)  # it is back by now
             if outcome == "lost":
                 raise UploadLost(key)
             if outcome == "fenced":
@@ -170,7 +174,7 @@ async def problems(
     conn: Connection, codec: Codec, sid: int, uid: str, below: int = INT_MAX
 ) -> list[str]:
     """Find problems of a session's blobs that were put below this version."""
-    after, found = b"", []
+    after, problems = b"", []
     while (row := await conn.fetchrow(SQL["verify_blob"], sid, after, below)) is not None:
         after = row["hash"]
         reading = BlobVerifier(codec, uid, _row(row))
@@ -180,8 +184,8 @@ async def problems(
                 break
             reading.add((chunk["flags"], chunk["body"], chunk["crc"]))
         if (problem := reading.problem()) is not None:
-            found.append(problem)
-    return found
+            problems.append(problem)
+    return problems
 
 
 def _row(row: Any) -> BlobRow:

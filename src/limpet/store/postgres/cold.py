@@ -61,14 +61,14 @@ async def all_events(
     codec: Codec, conn: Connection, of: tuple[int, str], low: int, high: int
 ) -> list[Event]:
     """The same without bounds, ascending: to be replayed."""
-    found: list[Event] = []
+    every: list[Event] = []
     while low < high:
         page = await events(codec, conn, of, (low, high), high - low, PageBytes())
         if not page:
             break
-        found += [event for event, _ in page]
+        every += [event for event, _ in page]
         low = page[-1][0].seq
-    return found
+    return every
 
 
 async def at(codec: Codec, conn: Connection, of: tuple[int, str], seq: int) -> Event | None:

@@ -47,11 +47,11 @@ async def _next(
     if last is None or last <= top or not await _keep_snapshot(conn, reader, key, row, last):
         return None
     small = await _small_segment(conn, reader, row, top)
-    found = [*small, *await _next_events(conn, reader, row, (top, last), len(small))]
-    if found and found[-1].record.event.seq == last:
+    events = [*small, *await _next_events(conn, reader, row, (top, last), len(small))]
+    if events and events[-1].record.event.seq == last:
         at_snapshot = await conn.fetchval(SQL["snapshot_at"], row["sid"], last)
-        found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
-    return await _move(conn, reader, row, found, len(small)) if len(found) > len(small) else None
+        events = events if at_snapshot else cold.trimmed(events)  # where one stands, a segment ends
+    return await _move(conn, reader, row, events, len(small)) if len(events) > len(small) else None
 
 
 async def _settled_segment(

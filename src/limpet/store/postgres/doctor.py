@@ -88,21 +88,21 @@ def _hidden(name: str) -> Check:
 # --- settings: values in, checks out -------------------------------------------------------------
 
 
-def settings(found: Mapping[str, str]) -> tuple[Check, ...]:
+def settings(values: Mapping[str, str]) -> tuple[Check, ...]:
     """The checks that need nothing but the server's settings."""
     return (
-        _version(found["server_version"], int(found["server_version_num"]) // 10_000),
-        _encoding(found["server_encoding"]),
-        _writing(found["default_transaction_read_only"]),
-        _switch("fsync", found["fsync"], "a power cut can destroy the whole database"),
-        _committing(found["synchronous_commit"]),
+        _version(values["server_version"], int(values["server_version_num"]) // 10_000),
+        _encoding(values["server_encoding"]),
+        _writing(values["default_transaction_read_only"]),
+        _switch("fsync", values["fsync"], "a power cut can destroy the whole database"),
+        _committing(values["synchronous_commit"]),
         _switch(
             "full_page_writes",
-            found["full_page_writes"],
+            values["full_page_writes"],
             "a page that a power cut tears in two cannot be repaired",
         ),
-        _wal_level(found["wal_level"]),
-        _autovacuum(found["autovacuum"]),
+        _wal_level(values["wal_level"]),
+        _autovacuum(values["autovacuum"]),
     )
 
 
@@ -305,8 +305,8 @@ def quorum(options: ClusterOptions, names: Sequence[str]) -> Check:
     if not short:
         return Check("quorum", f"{text} before it is acknowledged")
     advice = f"Run on each: ALTER SYSTEM SET {options.setting}; SELECT pg_reload_conf()."
-    found = f"{plural(len(short), 'server')} would acknowledge commits that fewer have"
-    return Check("quorum", found, "problem", advice)
+    problem = f"{plural(len(short), 'server')} would acknowledge commits that fewer have"
+    return Check("quorum", problem, "problem", advice)
 
 
 def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
@@ -319,8 +319,8 @@ def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
     if old:
         where_ = ", ".join([f"host {each.place + 1}" for each in old])
         advice = "Stop it, run pg_rewind against the primary, and start it as a standby."
-        found = f"{text}; {where_} still takes itself for the primary, on an older timeline"
-        return Check("cluster", found, "problem", advice)
+        problem = f"{text}; {where_} still takes itself for the primary, on an older timeline"
+        return Check("cluster", problem, "problem", advice)
     if len(leading) != 1:
         advice = "Promote one standby, and have the others follow it (docs/cluster.md)."
         return Check("cluster", f"{text}, {len(leading)} of them primaries", "problem", advice)
@@ -332,8 +332,8 @@ def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
         return Check("cluster", text, "warning", advice)
     if lost_slots:
         advice = "Make the replica again by pg_basebackup, and drop the slot it had."
-        found = f"{text}; {plural(lost_slots, 'slot')} lost the log that its replica needs"
-        return Check("cluster", found, "warning", advice)
+        problem = f"{text}; {plural(lost_slots, 'slot')} lost the log that its replica needs"
+        return Check("cluster", problem, "warning", advice)
     if lag > LAG_BYTES_MAX:
         advice = "Look at the replica's disk and network; reads from it wait that much longer."
         return Check("cluster", text, "warning", advice)

@@ -19,7 +19,7 @@ from limpet.store.coding.bodies import erasure_crc, tomb_crc
 from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
-from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Ending, Erasure, Erasures, Exchange, Forks, KeyOwner, Standing
@@ -78,11 +78,18 @@ async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) ->
         raise NotExchanged
     if each.by_at is not None and not await _stands(conn, each.by, each.by_at):
         raise NotExchanged
+    taking = None
+    if reader.codec.marks:
+        (taking,) = await reader.load_many(conn, [each.by], LoadRequest())
     sid = await conn.fetchval(
         SQL["take_key"], *rows.key_names(each.by), *rows.key_names(key), fence
     )
     if sid is None:
         raise NotExchanged
+    if taking is not None and taking.holds:  # the keys vouch for its new key, too
+        head = replace(taking.live.fold.head, key=key)
+        mac = reader.codec.head_mac(head)
+        await conn.execute(SQL["set_mac"], sid, head.version, head.link, mac)
     await conn.execute(SQL["take_labels"], sid, key.app, key.user)
 
 
@@ -177,10 +184,10 @@ class _Erasing:
 
     async def _descent(self, key: Key) -> list[Key]:
         """The key, and those of all forks of what has it, of their forks, and so on."""
-        found = [key]
-        for each in found:  # grows as it is walked
-            found += [fork for fork in await self._forks(each) if fork not in found]
-        return found
+        descent = [key]
+        for each in descent:  # grows as it is walked
+            descent += [fork for fork in await self._forks(each) if fork not in descent]
+        return descent
 
     async def _forget(self, key: Key, forks_kept: int) -> Erasure | None:
         """End every session that has this key, and put down its certificate."""
@@ -229,11 +236,11 @@ class _Erasing:
     async def erase_all(self, keys: list[Key]) -> tuple[Erasure, ...]:
         """Erase all that have these keys, a bounded number of them by one round of statements.
         Their forks keep the state they began on."""
-        found: dict[bytes, Erasure] = {}
+        erasures: dict[bytes, Erasure] = {}
         for at in range(0, len(keys), KEYS_AT_ONCE):
             some = await self._erase_some(keys[at : at + KEYS_AT_ONCE])
-            found |= {each.key_hash: each for each in some}
-        return tuple(found.values())
+            erasures |= {each.key_hash: each for each in some}
+        return tuple(erasures.values())
 
     async def _erase_some(self, keys: list[Key]) -> list[Erasure]:
         # The logs beside them are among the keys, but for one that was begun a moment ago.
@@ -254,11 +261,11 @@ class _Erasing:
 
     async def _forks_of(self, sids: list[int]) -> dict[int, set[Key]]:
         """The living forks of each of these sessions."""
-        found: dict[int, set[Key]] = {}
+        forks: dict[int, set[Key]] = {}
         for row in await self._conn.fetch(SQL["forks_of_each"], sids):
             fork = Key(row["app"], row["owner"], row["id"])
-            found.setdefault(row["root"], set()).add(fork)
-        return found
+            forks.setdefault(row["root"], set()).add(fork)
+        return forks
 
     async def _certify_keys(
         self, keys: list[Key], gone: list[Any], forks: dict[int, set[Key]]

@@ -65,12 +65,12 @@ class PostgresLeases:
             renewed = await self._renew_held(conn, asked)
             answers: list[Lease | LimpetError] = []
             for lease, span in zip(leases, spans, strict=True):
-                found = renewed.get(_lease_key(lease))
-                if found is None:
+                renewal = renewed.get(_lease_key(lease))
+                if renewal is None:
                     answers.append(await self._lost(conn, lease))
                     continue
-                longer = lasting(lease, found[0], span)
-                self._remember(longer, found[1])
+                longer = lasting(lease, renewal[0], span)
+                self._remember(longer, renewal[1])
                 answers.append(longer)
             return tuple(answers)
 

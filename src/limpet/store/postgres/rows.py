@@ -39,10 +39,10 @@ _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_i
 _STRIDE: Final = 1_000_003  # more than the events of any transaction
 
 
-def by_kind(found: list[Any]) -> dict[str, list[Any]]:
+def by_kind(rows: list[Any]) -> dict[str, list[Any]]:
     """The rows of `load` or `states`, in their order, by what they are rows of."""
     kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
-    for row in found:
+    for row in rows:
         kinds[row["kind"]].append(row)
     return kinds
 

@@ -242,7 +242,7 @@ class PostgresStore:
             if loaded.holds:
                 return False
             head = loaded.live.fold.head
-            mac = self._reader.codec.head_mac(head.uid, head.version, head.link)
+            mac = self._reader.codec.head_mac(head)
             await conn.execute(SQL["set_mac"], loaded.live.sid, head.version, head.link, mac)
             return True
 
@@ -282,10 +282,9 @@ class PostgresStore:
         return await self._read(run, key, token=token)
 
     async def head(self, key: Key) -> Head:
-        first = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
-        page = await self.heads(first, cursor=None, limit=1)
-        if page.items and page.items[0].key == key:  # no id with this prefix sorts before it
-            return page.items[0]
+        head = await self._read(lambda conn: heads.vouched(self._reader, conn, key), key)
+        if head is not None:
+            return head
         return (await self.load(key, tail=0, scopes=False)).head  # says how it ended
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
@@ -295,8 +294,8 @@ class PostgresStore:
             done: list[Loaded | None] = []
             for start in range(0, len(keys), LOAD_MAX):
                 part = keys[start : start + LOAD_MAX]
-                for found in await self._reader.load_many(conn, part, asked):
-                    loaded = None if found is None else await self._load_session(conn, found, asked)
+                for row in await self._reader.load_many(conn, part, asked):
+                    loaded = None if row is None else await self._load_session(conn, row, asked)
                     done.append(loaded)
             return done
 
@@ -386,14 +385,14 @@ class PostgresStore:
 
     async def _sized_once(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         async def run(conn: Connection) -> list[Any]:
-            found: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
-            if not found:
+            event_rows: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
+            if not event_rows:
                 raise await self._reader.absent(conn, key)
-            return found
+            return event_rows
 
-        found = await self._read(run, key)
+        event_rows = await self._read(run, key)
         codec = self._reader.codec
-        return [rows.sized_event(r, r["uid"], codec) for r in found if r["seq"] is not None]
+        return [rows.sized_event(r, r["uid"], codec) for r in event_rows if r["seq"] is not None]
 
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         return page(
@@ -404,6 +403,10 @@ class PostgresStore:
 
     async def base(self, key: Key) -> Base | None:
         return await self._pools.run(lambda conn: lineage.base(self._reader, conn, key))
+
+    async def keys_with(self, uid: str) -> tuple[Key, ...]:
+        fetched = await self._pools.run(lambda conn: conn.fetch(SQL["keys_with"], uid))
+        return tuple([Key(row["app"], row["owner"], row["id"]) for row in fetched])
 
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
@@ -433,10 +436,12 @@ class PostgresStore:
     async def examine(self) -> tuple[Check, ...]:
         # And one for partials; the listener's, if there is one.
         each = self._pools.size + LANES + 1 + self._notifier.can_listen
-        return await self._pools.run(lambda conn: doctor.examine(conn, each, self._url))
+        return await self._pools.run(
+            lambda conn: doctor.examine(conn, each, self._url), confirmed=False
+        )
 
     async def probe(self) -> tuple[Check, ...]:
-        return await self._pools.run(doctor.probe)
+        return await self._pools.run(doctor.probe, confirmed=False)
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -449,10 +454,14 @@ class PostgresStore:
         return entries, position
 
     async def touched(self, after: str) -> Touched:
-        found = await self._ask_feed(partial(feed.touched, after))
-        if found.sessions and self._cluster is not None and not await self._confirm(self._cluster):
-            return Touched({}, after, more=False, whole=True, ended=found.ended)
-        return found
+        touched = await self._ask_feed(partial(feed.touched, after))
+        if (
+            touched.sessions
+            and self._cluster is not None
+            and not await self._confirm(self._cluster)
+        ):
+            return Touched({}, after, more=False, whole=True, ended=touched.ended)
+        return touched
 
     async def _confirm(self, cluster: Cluster) -> bool:
         """True when the quorum has all that a page of the feed shows. Rows that it lacks can be

@@ -192,8 +192,8 @@ class PostgresVerification:
             head.priority,
             head.updated_us >> rows.SLOT_BITS,
         )
-        found = (row["due_us"], row["deadline_us"], row["priority"], row["slot"])
-        if found != derived or row["standing"] != facts.get("standing"):
+        stored = (row["due_us"], row["deadline_us"], row["priority"], row["slot"])
+        if stored != derived or row["standing"] != facts.get("standing"):
             self._find("head", "has other due times than its log says", head)
         if (row["parent"] is not None and not head.floor) or row["bases"] != (head.floor > 0):
             self._find("base", "is there for a log that begins on nothing, or is missing", head)

@@ -19,7 +19,7 @@ from limpet.model import Base, Commit, Event, Lease, Prepared
 from limpet.model.adopt import adopted, check_base
 from limpet.model.chain import SALT_BYTES
 from limpet.model.events import Origin, check_recorded, decode_body, prepare_encoded
-from limpet.model.keys import Key
+from limpet.model.keys import known_key
 from limpet.model.limits import INT_MAX
 from limpet.store.protocol import Committed
 from limpet.store.remote.forms import WireForm, form_of
@@ -114,11 +114,11 @@ def unpack_commit(sent: SentCommit, *, again: bool) -> Commit:
     Sent `again` after an answer was lost, every id is looked for, also those that nobody chose.
     Raises InvalidInput.
     """
-    key = Key(*sent.key)
+    key = known_key(*sent.key)
     drafts = tuple([_draft(each, again=again) for each in sent.drafts])
-    numbers = (sent.expect, sent.fence, sent.pin, *sent.guards.values())
-    if any([number is not None and not 0 <= number <= INT_MAX for number in numbers]):
-        raise InvalidEvent("a condition is not a number from 0")
+    for number in (sent.expect, sent.fence, sent.pin, *sent.guards.values()):
+        if number is not None and not 0 <= number <= INT_MAX:
+            raise InvalidEvent("a condition is not a number from 0")
     base = None if sent.base is None else _read(_BASE, sent.base)
     if base is not None and drafts and drafts[0].origin is not None:
         check_base(base)

@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 from limpet import errors
 from limpet.errors import LimpetError, StoreFailed
 from limpet.model import Event, FrozenDict, Key, ScopeValue, freeze, ops as op
+from limpet.model.keys import known_key
 from limpet.store.scopes import Kept, Scopes, UnreadScope
 
 Convert = Callable[[Any], Any]
@@ -283,14 +284,14 @@ def _reading(version: int, raw: bytes) -> Callable[[], ScopeValue]:
 @lru_cache(maxsize=1)
 def error_classes() -> Mapping[str, type[LimpetError]]:
     """Every error by its code."""
-    found: dict[str, type[LimpetError]] = {}
+    by_code: dict[str, type[LimpetError]] = {}
     waiting: list[type[LimpetError]] = [LimpetError]
     while waiting:
         kind = waiting.pop()
         if kind.__module__ == errors.__name__:
-            found.setdefault(kind.code, kind)
+            by_code.setdefault(kind.code, kind)
         waiting += kind.__subclasses__()
-    return found
+    return by_code
 
 
 def pack_error(error: LimpetError) -> tuple[str, str, dict[str, Any]]:
@@ -345,6 +346,7 @@ def unpack_error(value: tuple[str, str, dict[str, Any]]) -> LimpetError:
 
 
 _OWN: Final[dict[Any, WireForm]] = {
+    Key: WireForm(tuple[str, str, str], astuple, lambda parts: known_key(*parts)),
     Event: WireForm(_EVENT, astuple, unpack_event),
     FrozenDict: WireForm(dict[str, Any], None, freeze),
     Mapping[str, ScopeValue]: WireForm(dict[str, tuple[int, bytes]], pack_scopes, unpack_scopes),

@@ -36,7 +36,7 @@ from limpet.errors import (
 )
 from limpet.model.keys import is_lone
 from limpet.store.logs import REMOTE, error_name
-from limpet.store.protocol import Progress
+from limpet.store.protocol import Progress, Traffic
 from limpet.store.remote.address import Address
 from limpet.store.remote.forms import unpack_error
 from limpet.store.remote.messages import (
@@ -56,6 +56,14 @@ from limpet.store.remote.messages import (
     frames,
 )
 from limpet.store.remote.methods import Method, version
+from limpet.store.remote.packing import (
+    REPLY_KEY_BYTES,
+    Parcel,
+    SealedFor,
+    bound_to,
+    compress,
+    expand,
+)
 from limpet.store.remote.posting import PostTransport, post
 
 try:
@@ -77,12 +85,24 @@ _decode_progress: Final = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 class Pending:
     """A call that has no answer yet."""
 
-    __slots__ = ("args", "future", "id", "method", "progress", "sent_to", "since")
+    __slots__ = (
+        "args",
+        "bound",
+        "future",
+        "id",
+        "method",
+        "progress",
+        "reply_key",
+        "sent_to",
+        "since",
+    )
 
     def __init__(
-        self, id: int, method: Method, args: msgspec.Raw, future: asyncio.Future[Answer]
+        self, id: int, method: Method, args: Parcel, future: asyncio.Future[Answer]
     ) -> None:
         self.id, self.method, self.args, self.future = id, method, args, future
+        # Of a sealed call. A server that is asked again answers what it answered: the key stays.
+        self.reply_key, self.bound = b"", b""
         self.progress: Progress | None = None
         self.sent_to: str | None = None  # the server process that may know of it
         self.since = time.monotonic()
@@ -96,10 +116,12 @@ class Link:
         address: Address,
         on_news: Callable[[str, msgspec.Raw], None],
         on_connect: Callable[[], None],
+        sealed_for: SealedFor | None = None,
     ) -> None:
         """`on_news` gets what the server says unasked; `on_connect` is called for each connection,
-        which may be to another server than before."""
+        which may be to another server than before. `sealed_for` seals every call."""
         self.address, self._on_news, self._on_connect = address, on_news, on_connect
+        self._sealed_for, self.traffic = sealed_for, Traffic()
         self.hello: Hello | None = None
         self._client = secrets.token_hex(16)
         self._loop = asyncio.get_running_loop()
@@ -129,7 +151,7 @@ class Link:
         server answers."""
         bound = method.bind(*args, **given)
         try:
-            payload = msgspec.Raw(encode(method.pack(bound)))
+            payload = encode(method.pack(bound))
         except UnicodeEncodeError as error:
             raise _unencodable(bound) from error
         if len(payload) > MESSAGE_BYTES_MAX - 1_024:
@@ -139,16 +161,26 @@ class Link:
         while len(self._pending) >= CALLS_MAX:
             await self._wait_for_room()
         self._last_id += 1
-        pending = Pending(self._last_id, method, payload, self._loop.create_future())
+        parcel = compress(payload)
+        pending = Pending(self._last_id, method, parcel, self._loop.create_future())
+        self.traffic.count(len(payload), len(parcel.data))
+        if self._sealed_for is not None:
+            pending.reply_key = secrets.token_bytes(REPLY_KEY_BYTES)
         if method.progress is not None:
             pending.progress = getattr(bound, method.bind.__struct_fields__[method.progress])
         self._pending[pending.id] = pending
         self._outbox.append(pending)
         self._send_soon()
         answer = await self._answered(pending)
+        parcel = Parcel.of(answer.form, answer.value)
+        if self._sealed_for is not None:
+            of_call = (pending.reply_key, pending.bound)
+            parcel = self._sealed_for.open(parcel, *of_call, ok=answer.ok)
+        value = expand(parcel)
+        self.traffic.count(len(value), len(parcel.data))
         if answer.ok:
-            return method.read_answer(answer.value)
-        raise unpack_error(_decode_error(answer.value))
+            return method.read_answer(value)
+        raise unpack_error(_decode_error(value))
 
     def note(self, name: str, value: object) -> None:
         """Tell the server something, soon. Nobody waits for an answer, and it may be lost."""
@@ -224,11 +256,20 @@ class Link:
                 pending = self._outbox.popleft()
                 again = pending.sent_to is not None
                 pending.sent_to = self.hello.server
-                calls.append(Call(pending.id, pending.method.name, again, pending.args))
-                size += len(pending.args)
+                parcel = self._sealed(pending)
+                calls.append(Call(pending.id, pending.method.name, again, parcel.raw, parcel.form))
+                size += len(parcel.data)
             message = encode(Calls(self._answered_up_to(), tuple(calls)))
             for frame in frames(message):
                 self._transport.send(picows.WSMsgType.BINARY, frame)
+
+    def _sealed(self, pending: Pending) -> Parcel:
+        """The arguments of a call as they travel to the server of this connection."""
+        if self._sealed_for is None:
+            return pending.args
+        assert self.hello is not None
+        pending.bound = bound_to(self.hello.server, self._client, pending.id, pending.method.name)
+        return self._sealed_for.seal(pending.args, pending.reply_key, pending.bound)
 
     def _answered_up_to(self) -> int:
         """Up to which id the server need not remember its answers."""
@@ -238,11 +279,11 @@ class Link:
     # --- receiving -----------------------------------------------------------------------------
 
     def _received(self, message: bytes) -> None:
-        found = decode_answers(message)
-        self._said = (found.now_us, time.monotonic_ns())
-        for news in found.news:  # the progress of a call comes before its answer
+        batch = decode_answers(message)
+        self._said = (batch.now_us, time.monotonic_ns())
+        for news in batch.news:  # the progress of a call comes before its answer
             self._tell(news)
-        for answer in found.answers:
+        for answer in batch.answers:
             pending = self._pending.pop(answer.id, None)
             if pending is not None and not pending.future.done():
                 pending.future.set_result(answer)
@@ -368,6 +409,11 @@ class Link:
         if spoken != version():
             transport.disconnect(graceful=False)
             raise ProtocolMismatch(self.address.url, str(spoken), version())
+        try:
+            self._greet(hello)
+        except LimpetError:
+            transport.disconnect(graceful=False)
+            raise
         self._begin(transport, hello)
 
     async def _post_instead(self, headers: Mapping[str, str], seconds: float) -> bool:
@@ -382,11 +428,17 @@ class Link:
             return False
         if status != 200 or spoken != version():
             return False
-        found = decode_answers(content)
-        self._said = (found.now_us, time.monotonic_ns())
-        transport = PostTransport(self.address, headers, self._received, self._lost)
-        self._begin(transport, _decode_hello(found.news[0].value))
+        batch = decode_answers(content)
+        self._said = (batch.now_us, time.monotonic_ns())
+        hello = _decode_hello(batch.news[0].value)
+        self._greet(hello)
+        self._begin(PostTransport(self.address, headers, self._received, self._lost), hello)
         return True
+
+    def _greet(self, hello: Hello) -> None:
+        """Raise SealBroken unless the server's store is the one that calls are sealed for."""
+        if self._sealed_for is not None:
+            self._sealed_for.greet(hello.sealing, hello.signature)
 
     @property
     def posts(self) -> bool:
@@ -414,10 +466,10 @@ class Link:
         """The answer of a server that does not take the connection, as an error."""
         response = error.response
         with suppress(AttributeError, ValueError, LookupError, TypeError):
-            told = json.loads(error.raw_body)["error"]
-            found = unpack_error((told["code"], told["message"], told.get("fields", {})))
-            if not found.retryable:
-                return found
+            body = json.loads(error.raw_body)["error"]
+            refusal = unpack_error((body["code"], body["message"], body.get("fields", {})))
+            if not refusal.retryable:
+                return refusal
         status = "none" if response is None else int(response.status)
         return _Unreachable(f"the server refused the connection, status {status}")
 

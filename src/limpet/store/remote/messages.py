@@ -35,6 +35,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     method: str
     again: bool  # it was sent before, and the answer was lost
     args: msgspec.Raw
+    form: int = 0  # of its arguments: see `packing`
 
 
 class Calls(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: int
     ok: bool
     value: msgspec.Raw
+    form: int = 0
 
 
 class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,9 +77,13 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     live: bool  # partials travel
     actor: str | None = None  # the principal that this client is; None: it may be anybody
     writes_as: tuple[str, ...] = ()  # how other actors begin that it may name
+    sealing: bytes = b""  # the key that calls can be sealed for, if the store has keys
+    signature: bytes = b""  # of the store's signing key, which vouches for it
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
+# What is raised by bytes that are not a message: text that is not UTF-8 has an error of its own.
+UNREADABLE_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 decode_calls: Final = msgspec.msgpack.Decoder(Calls).decode
 decode_answers: Final = msgspec.msgpack.Decoder(Answers).decode
 NOTHING: Final = msgspec.Raw(encode(None))

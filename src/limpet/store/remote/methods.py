@@ -29,6 +29,7 @@ from limpet.store.protocol import (
     Examined,
     Feed,
     Names,
+    Performs,
     Progress,
     Records,
     SingleHeads,
@@ -37,7 +38,7 @@ from limpet.store.protocol import (
 from limpet.store.remote.commits import COMMITS, RESULTS
 from limpet.store.remote.forms import WireForm, encode, form_of
 
-PROTOCOL: Final = 1  # raised by hand when the meaning of a message changes; see `version`
+PROTOCOL: Final = 2  # raised by hand when the meaning of a message changes; see `version`
 
 
 class Ability(NamedTuple):
@@ -59,6 +60,7 @@ ABILITIES: Final[tuple[Ability, ...]] = (
     Ability(Compacts, Compacts),
     Ability(Examined, Examined),
     Ability(Overview, Overview),
+    Ability(Performs, Performs),
     Ability(Blobs, KeepsBlobs, "blobs"),
     Ability(Marks, KeepsMarks, "marks"),
 )
@@ -66,7 +68,7 @@ _OF_SESSIONS: Final = (
     "load load_many fold_at read read_ids rung naming names_since pending_inputs heads forks verify"
 )
 _OF_STORES: Final = (
-    "head changes touched position records base owners names_of examine waiting tally"
+    "head changes touched position records base owners names_of examine waiting tally consult"
 )
 _OF_PARTS: Final = "head expired blobs.find blobs.chunk blobs.page blobs.keys marks.get"
 READS: Final = frozenset(f"{_OF_SESSIONS} {_OF_STORES} {_OF_PARTS}".split())
@@ -128,11 +130,11 @@ class Method(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1)
 def methods() -> Mapping[str, Method]:
     """Every method that travels, by its name."""
-    found: dict[str, Method] = {}
+    by_name: dict[str, Method] = {}
     for ability in ABILITIES:
         for method in _methods_of(ability):
-            found[method.name] = method
-    return found
+            by_name[method.name] = method
+    return by_name
 
 
 def methods_of(abilities: Sequence[str]) -> list[Method]:
@@ -159,7 +161,7 @@ def version() -> str:
 
     Two versions of Limpet understand each other exactly if it is the same text.
     """
-    found = [
+    shapes = [
         (
             method.name,
             method.bind.__struct_fields__,
@@ -168,7 +170,7 @@ def version() -> str:
         )
         for _, method in sorted(methods().items())
     ]
-    return f"{PROTOCOL}.{sha256(repr(found).encode()).hexdigest()[:8]}"
+    return f"{PROTOCOL}.{sha256(repr(shapes).encode()).hexdigest()[:8]}"
 
 
 def _shape(wire: Any) -> str:

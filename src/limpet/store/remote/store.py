@@ -20,10 +20,11 @@ from limpet.model import DefaultActor, Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
-from limpet.store.protocol import Partial
+from limpet.store.protocol import Partial, Traffic
 from limpet.store.remote.address import address_of
 from limpet.store.remote.link import Link
 from limpet.store.remote.methods import ABILITIES, SUBSCRIBE, Method, methods_of
+from limpet.store.remote.packing import SealedFor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,17 +40,27 @@ _decode_key: Final = msgspec.msgpack.Decoder(tuple[str, str, str]).decode
 
 
 async def open_remote(
-    url: str, *, token: str | None = None, tls: Tls | SSLContext | str | Path | None = None
+    url: str,
+    *,
+    token: str | None = None,
+    tls: Tls | SSLContext | str | Path | None = None,
+    seal_for: str | bytes | None = None,
 ) -> Store:
     """Connect to a server; the store that it serves. Raises StoreFailed if none answers in time,
-    EntryRefused, ProtocolMismatch."""
+    EntryRefused, ProtocolMismatch.
+
+    With `seal_for`, the public key of its store, every call and answer is sealed; raises SealBroken
+    if the store has another key. Partial events do not travel then: they would be in plain text.
+    """
     news = _News()
     address = address_of(url, token=token, tls=tls)
-    link = news.link = Link(address, news.receive, news.connected)
+    sealed_for = None if seal_for is None else SealedFor(url, seal_for)
+    link = news.link = Link(address, news.receive, news.connected, sealed_for)
     await link.open()
     assert link.hello is not None
     hello = link.hello
-    kind = _store_class(hello.abilities, live=hello.live, acts=hello.actor is not None)
+    live = hello.live and sealed_for is None
+    kind = _store_class(hello.abilities, live=live, acts=hello.actor is not None)
     store: Store = kind(link, news)
     return store
 
@@ -61,6 +72,10 @@ class RemoteStore:
 
     def __init__(self, link: Link, news: _News) -> None:
         self._link, self._news = link, news
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._link.traffic
 
     def now_us(self) -> int:
         return self._link.now_us()

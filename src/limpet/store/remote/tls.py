@@ -23,9 +23,9 @@ _CURL: Final = "sha256//"
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client checks its server, and shows who it is. TLS 1.3 only.
+    """How a client verifies its server and authenticates itself. TLS 1.3 only.
 
-    `pins` are accepted public keys of the server, beside the check of its certificate.
+    `pins` are accepted public keys of the server, in addition to the check of its certificate.
     """
 
     ca: str | Path | None = None  # PEM of the CA to trust; None: those of the system
@@ -78,8 +78,8 @@ def is_pinned(context: ssl.SSLContext) -> bool:
 
 def parse_pin(text: str) -> bytes:
     """The digest of a pin: 64 hex digits, `sha256:HEX`, or `sha256//BASE64` as curl takes it."""
-    if isinstance(text, str) and (found := _HEX.fullmatch(text.replace(" ", ""))):
-        return bytes.fromhex(found[1])
+    if isinstance(text, str) and (match := _HEX.fullmatch(text.replace(" ", ""))):
+        return bytes.fromhex(match[1])
     try:
         if not isinstance(text, str) or not text.startswith(_CURL):
             raise ValueError

@@ -126,7 +126,7 @@ class SQLiteBatch:
     def _add_session(self, key: Key, fold: Fold) -> None:
         head, base = fold.head, self.plan.bases.get(key)
         parent = None if base is None else self._parent(base)
-        mac = self._codec.head_mac(head.uid, head.version, head.link)
+        mac = self._codec.head_mac(head)
         self._conn.execute(SQL["add_session"], rows.session_row(head, parent, mac))
         sid = self._conn.last_insert_rowid()
         self._conn.executemany(SQL["add_label"], rows.label_rows(head, sid))
@@ -178,10 +178,7 @@ class _Heads:
         if leased or before.facts is not after.facts:
             self._change(sid, before, after, leased=leased)
             return
-        updated_us, mac = (
-            after.updated_us,
-            self._codec.head_mac(after.uid, after.version, after.link),
-        )
+        updated_us, mac = after.updated_us, self._codec.head_mac(after)
         slot = updated_us >> UPDATE_SLOT_BITS
         times = (after.version, after.link, mac, updated_us, after.active_us)
         if before.updated_us >> UPDATE_SLOT_BITS == slot:
@@ -192,7 +189,7 @@ class _Heads:
             self._due(sid, before, after)
 
     def _change(self, sid: int, before: Head, after: Head, *, leased: bool) -> None:
-        mac = self._codec.head_mac(after.uid, after.version, after.link)
+        mac = self._codec.head_mac(after)
         times = (after.version, after.link, mac, after.updated_us, after.active_us)
         slot = after.updated_us >> UPDATE_SLOT_BITS
         stays = before.updated_us >> UPDATE_SLOT_BITS == slot
@@ -202,11 +199,15 @@ class _Heads:
                 turned = (*times, slot, facts, *due, *rows.lease_row(sid, after))
                 self._whole.setdefault("set_turned", []).append(turned)
                 return
-            if stays:
-                if due == rows.due_columns(before):
+            if due == rows.due_columns(before):
+                if stays:
                     self._whole.setdefault("set_folded", []).append((*times, facts, sid))
                 else:
-                    self._whole.setdefault("set_awaited", []).append((*times, facts, *due, sid))
+                    moved = (*times, slot, facts, sid)
+                    self._whole.setdefault("set_moved_folded", []).append(moved)
+                return
+            if stays:
+                self._whole.setdefault("set_awaited", []).append((*times, facts, *due, sid))
                 return
         if stays:
             self._hot.append((*times, sid))
@@ -313,10 +314,10 @@ class SQLiteView:
         """The newest version of a name, with its base."""
         live = self._cache.scope(key)
         if live is None:
-            found = self._reader.scopes.newest(key)
-            if found is None:
+            newest = self._reader.scopes.newest(key)
+            if newest is None:
                 return None
-            live = CachedScope(*found, self._cache.era)
+            live = CachedScope(*newest, self._cache.era)
             self._cache.keep_scope(key, live)
         return live
 
@@ -328,23 +329,23 @@ class SQLiteView:
         return self._reader.scopes.all(app, user)
 
     def names(self, app: str, user: str) -> Sizes:
-        found = self._cache.names((app, user))
-        if found is None:
-            found = self._reader.scopes.sizes(app, user)
-            self._cache.keep_names((app, user), found)
-        return found
+        sizes = self._cache.names((app, user))
+        if sizes is None:
+            sizes = self._reader.scopes.sizes(app, user)
+            self._cache.keep_names((app, user), sizes)
+        return sizes
 
     def _reload(self, key: Key, live: CachedSession | None, *, reuse: bool) -> CachedSession | None:
         """The session as its tables have it: what the cache has, if that still holds."""
         try:
-            found = self._reader.head(key, reuse=reuse)
+            row = self._reader.head(key, reuse=reuse)
         except BaseException:
             self._cache.forget(key)
             raise
-        if found is None:
+        if row is None:
             self._cache.forget(key)
             return None
-        sid, head = found
+        sid, head = row
         lease = (head.fence, head.lease_us, head.worker, head.leased_us)
         # The same head may be that of other rows: a session that went to the archive and came back.
         if live is not None and live.sid == sid and live.lease(*lease) == head:

@@ -42,8 +42,8 @@ class ColdReader:
         link: bytes | None = self._conn.execute(SQL["segment_link"], (sid, seq)).get
         if link is not None:
             return link
-        found = self.at(sid, uid, seq)
-        return None if found is None or not found.link else found.link
+        event = self.at(sid, uid, seq)
+        return None if event is None or not event.link else event.link
 
     def at(self, sid: int, uid: str, seq: int) -> Event | None:
         return next((event for event, _ in self.events(sid, uid, seq - 1, seq)), None)
@@ -69,8 +69,8 @@ class ColdReader:
     ) -> Iterator[tuple[Event, int]]:
         """Those with low < seq <= high, in either direction, with the sizes of their bodies."""
         for first, last in self._ranges(sid, low, high, reverse=reverse):
-            found = self._readable(sid, uid, first, last)
-            for event, size in reversed(found) if reverse else found:
+            readable = self._readable(sid, uid, first, last)
+            for event, size in reversed(readable) if reverse else readable:
                 if low < event.seq <= high and wanted(event.type, types):
                     yield event, size
 
@@ -100,15 +100,15 @@ class ColdReader:
 
     def segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
         """The events of one segment. Raises SegmentDamaged."""
-        found = self._decoded.get((sid, first, last)) or self._open_segment(sid, uid, first, last)
-        if not cold.lacks(found):
-            return found
+        events = self._decoded.get((sid, first, last)) or self._open_segment(sid, uid, first, last)
+        if not cold.lacks(events):
+            return events
         try:
             asked = (sid, first, last)
             rows_: Any = self._conn.execute(SQL["kept_rows"], asked).fetchall()
         except apsw.CorruptError as error:
             raise SegmentDamaged(f"cannot be read ({error!r})") from error
-        return cold.filled(found, {row[1]: self._cold_row(row, uid) for row in rows_})
+        return cold.filled(events, {row[1]: self._cold_row(row, uid) for row in rows_})
 
     def _cold_row(self, row: tuple[Any, ...], uid: str) -> Cold:
         """An event of a segment whose row is there."""

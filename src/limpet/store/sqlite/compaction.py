@@ -49,11 +49,11 @@ def _next(writes: SQLiteWriteConnection, of: _Session, top: int, upto: int) -> C
     if last <= top or not _keep_snapshot(writes, of, last):
         return None
     small = _small_segment(writes, of, top)
-    found = [*small, *_next_events(writes, of, top, last, len(small))]
-    if found and found[-1].record.event.seq == last:
+    events = [*small, *_next_events(writes, of, top, last, len(small))]
+    if events and events[-1].record.event.seq == last:
         at_snapshot = writes.conn.execute(SQL["snapshot_at"], (of.sid, last)).fetchone()
-        found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
-    return _move(writes, of, found, len(small)) if len(found) > len(small) else None
+        events = events if at_snapshot else cold.trimmed(events)  # where one stands, a segment ends
+    return _move(writes, of, events, len(small)) if len(events) > len(small) else None
 
 
 def _settled_segment(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import apsw
 
+from limpet.store.jobs import Pace
 from limpet.store.protocol import Check, plural, size
 from limpet.store.sqlite import live
 from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, disk_space, file_system
@@ -19,7 +20,6 @@ from limpet.store.sqlite.file.locks import first_bytes
 from limpet.store.sqlite.file.schema import APPLICATION_ID, SCHEMA
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import CHECKPOINT_PAGES
-from limpet.store.sqlite.writer import Pace
 from limpet.store.system import out_of_descriptors
 
 PAGE_BYTES: Final = 4_096
@@ -100,15 +100,15 @@ def event_loop(pace: Pace) -> Check:
 # --- settings: one value in, one check out -------------------------------------------------------
 
 
-def version(found: str) -> Check:
-    number = tuple(int(part) for part in found.split("."))
+def version(installed: str) -> Check:
+    number = tuple(int(part) for part in installed.split("."))
     if number >= _FIXED or _FIXED_BEFORE <= number < (3, 51):
-        return Check("sqlite", found)
+        return Check("sqlite", installed)
     advice = (
         "Upgrade apsw to 3.51.3 or later: before it, a checkpoint that meets a commit of another "
         "process can, very rarely, damage the file."
     )
-    return Check("sqlite", found, "warning", advice)
+    return Check("sqlite", installed, "warning", advice)
 
 
 def schema(application_id: int, number: int) -> Check:

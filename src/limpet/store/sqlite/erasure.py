@@ -82,15 +82,15 @@ def exchange(writes: SQLiteWriteConnection, exchanges: Sequence[Exchange], now_u
 
 
 def _exchange(writes: SQLiteWriteConnection, each: Exchange, now_us: int) -> None:
-    found, fence = _living(writes, each.key), 0
+    living, fence = _living(writes, each.key), 0
     if each.at is not None:
-        if found is None or not _stands(writes, each.key, each.at):
+        if living is None or not _stands(writes, each.key, each.at):
             raise _NotExchanged
-        fence = found[1].fence
+        fence = living[1].fence
         _delete(writes, each.key, now_us, "moved")
         if not is_reserved(each.key.app):
             _delete(writes, checkpoints_of(each.key), now_us, "moved")
-    elif found is not None:
+    elif living is not None:
         raise _NotExchanged
     if each.by is None:
         return
@@ -103,7 +103,10 @@ def _exchange(writes: SQLiteWriteConnection, each: Exchange, now_us: int) -> Non
     after = msgspec.structs.replace(head, key=each.key, fence=max(head.fence, fence))
     writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
     row = (after.key.app, after.key.user, after.key.id, after.fence, sid)
+    held = writes.reader.holds(sid, head)
     writes.conn.execute(SQL["take_key"], row)
+    if writes.codec.marks and held:  # the keys vouch for its new key, too
+        writes.conn.execute(SQL["set_mac"], (writes.codec.head_mac(after), sid))
     writes.conn.executemany(SQL["add_label"], rows.label_rows(after, sid))
 
 
@@ -249,13 +252,13 @@ def _forks(writes: SQLiteWriteConnection, ends: Sequence[_Ended]) -> list[Key]:
 
 def _descent(writes: SQLiteWriteConnection, key: Key) -> list[Key]:
     """The key, and those of all forks of what has it, of their forks, and so on."""
-    found = {key: None}
+    descent = {key: None}
     walk = [key]
     for each in walk:  # grows as it is walked
-        new = [fork for fork in _forks(writes, _ends(writes, each)) if fork not in found]
-        found |= dict.fromkeys(new)
+        new = [fork for fork in _forks(writes, _ends(writes, each)) if fork not in descent]
+        descent |= dict.fromkeys(new)
         walk += new
-    return list(found)
+    return list(descent)
 
 
 def _end(writes: SQLiteWriteConnection, sid: int, head: Head) -> None:

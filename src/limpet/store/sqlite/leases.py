@@ -39,12 +39,12 @@ class SQLiteLeases:
         with self._writes.transaction():
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
-            found = due(self._writes.conn, now_us, limit, app)
+            rows = due(self._writes.conn, now_us, limit, app)
             until = (until_us, lease_seconds, now_us)
-            leases = [self._grant(row, worker, *until) for row in found]
+            leases = [self._grant(row, worker, *until) for row in rows]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
-                for lease, row in zip(leases, found, strict=True)
+                for lease, row in zip(leases, rows, strict=True)
             ]
             self._writes.conn.executemany(SQL["set_lease"], values)
         for lease in leases:
@@ -162,16 +162,16 @@ def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list
     The rest of their heads is not read: a damaged one must not stand in the way of the others.
     """
     of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     below = PRIORITY_MAX + 1
-    while len(found) < limit:
+    while len(rows) < limit:
         row = conn.execute(SQL["due_priority" + of_app], (*where, below)).fetchone()
         if row is None:
             break
         below = row[0]
-        args = (*where, below, now_us, limit - len(found))
-        found += conn.execute(SQL["due" + of_app], args).fetchall()
-    return found
+        args = (*where, below, now_us, limit - len(rows))
+        rows += conn.execute(SQL["due" + of_app], args).fetchall()
+    return rows
 
 
 def expired(

@@ -33,7 +33,16 @@ from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import checked
-from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN, REMOVED, SEALED, Codec, Damaged
+from limpet.store.coding.codec import (
+    ADOPTED,
+    COMPRESS_BYTES_MIN,
+    COMPRESSED,
+    REMOVED,
+    SEALED,
+    Codec,
+    Damaged,
+    decompressed,
+)
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
@@ -56,6 +65,7 @@ TOMBSTONE_COLUMNS: Final = (
 )
 _LOW: Final = 0xFFFF_FFFF
 _PLAIN: Final = (0, ADOPTED)  # flags of a body that is neither compressed nor sealed nor removed
+_UNSEALED: Final = (0, COMPRESSED, ADOPTED, ADOPTED | COMPRESSED)
 _NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 _NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * 4
 
@@ -177,7 +187,7 @@ def opened_event(
     """The same, with the encoded body if it can be read, and the salt if it was sealed with it."""
     pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
     cause = inv = corr = wake = data = damage = raw = salt = None
-    found: tuple[Any, ...] = ()
+    plain_ops: tuple[Any, ...] = ()
     removed = bool(isinstance(flags, int) and flags & REMOVED)
     size = len(body) if isinstance(body, (bytes, str)) else 0
     try:
@@ -192,7 +202,7 @@ def opened_event(
             salt, raw = body_in(pos, place, (flags, body, crc), codec)
             size = len(raw)
             content = decode_body(raw)
-            data, found = content.data, content.ops
+            data, plain_ops = content.data, content.ops
     except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         damage = f"{error}" if isinstance(error, Damaged) else repr(error)
         cause = inv = corr = wake = raw = None
@@ -203,7 +213,7 @@ def opened_event(
         actor,
         at_us,
         data,
-        found,
+        plain_ops,
         cause,
         inv,
         corr,
@@ -238,12 +248,15 @@ def is_plain(row: tuple[Any, ...]) -> bool:
 
 
 def sized_events(
-    found: Iterable[tuple[Any, ...]], uid: str, codec: Codec, time_at: Callable[[int], int | None]
+    event_rows: Iterable[tuple[Any, ...]],
+    uid: str,
+    codec: Codec,
+    time_at: Callable[[int], int | None],
 ) -> Iterator[tuple[Event, int]]:
     """The same of rows of PAGE_COLUMNS. `time_at` says when an event was recorded that is not among
     those before it."""
     times: dict[Any, Any] = {}
-    for row in found:
+    for row in event_rows:
         times[row[1]] = row[5]
         done = row[14]
         if done and type(done) is int:
@@ -253,7 +266,7 @@ def sized_events(
 
 
 def checked_events(
-    found: Iterable[tuple[Any, ...]],
+    event_rows: Iterable[tuple[Any, ...]],
     uid: str,
     codec: Codec,
     time_at: Callable[[int], int | None],
@@ -262,7 +275,7 @@ def checked_events(
     """The same of rows of CHECKED_COLUMNS, each compared with the chain. `link_before` says which
     link an event follows, where that is not the one that was read before it."""
     seq, link = 0, b""
-    for *row, salt in found:
+    for *row, salt in event_rows:
         done = row[14]
         if done and type(done) is int:
             row[15] = time_at(done)
@@ -273,16 +286,19 @@ def checked_events(
 
 
 def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:
-    """The event in a row and its encoded body, if that is stored as it is and nothing is unusual:
-    most are, and reading them takes a third less. None: see `opened_event`."""
+    """The event in a row and its encoded body, if that is not sealed and nothing is unusual: most
+    are so, and reading them takes a third less. None: see `opened_event`."""
     pos, seq, id, type_, actor, at_us, a, b, c, d, flags, body, crc, link, processed, done_us = row
     try:
-        if not (a is b is c is d is None and flags in _PLAIN and type(id) is type(body) is bytes):
+        usual = a is b is c is d is None and flags in _UNSEALED
+        if not usual or not type(id) is type(body) is bytes:
             return None
-        if crc32(body) != crc ^ ((pos ^ flags) & _LOW):
+        if crc32(body) != crc ^ _crc_mix(pos, flags):
             return None
+        if flags & COMPRESSED:
+            body = decompressed(body)
         content = decode_body(body)
-    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError):
+    except (Damaged, msgspec.MsgspecError, ValueError, TypeError, AttributeError):
         return None
     ids = (unpack_id(id), type_, actor, at_us, content.data, content.ops)
     return Event(seq, *ids, None, None, None, None, processed, done_us, link), body
@@ -378,7 +394,7 @@ def facts_from(text: str | None) -> Facts:
 
 def tombstone_from(row: tuple[Any, ...]) -> Head:
     """The head that a row of TOMBSTONE_COLUMNS keeps. Raises Damaged."""
-    _, app, user, id, uid, version, link, created, updated, active, floor, _, ended, how = row
+    _, app, user, id, uid, version, link, created, updated, active, floor, _, ended, ending = row
     try:
         return Head(
             Key(app, user, id),
@@ -390,7 +406,7 @@ def tombstone_from(row: tuple[Any, ...]) -> Head:
             active,
             floor=floor,
             deleted_us=ended,
-            ending=how,
+            ending=ending,
         )
     except (LimpetError, AttributeError, TypeError, ValueError) as error:
         raise Damaged(f"the tombstone of {app}/{user}/{id} cannot be read") from error

@@ -42,11 +42,13 @@ from limpet.model import (
     Lease,
     ScopeValue,
 )
+from limpet.model.lease import with_lease
 from limpet.store.blobs import Blobs
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.clock import Clock
-from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Unavailable, Unready, owners_of, refuse_locked
+from limpet.store.jobs import Pace, WriteJob, WriterCall
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
@@ -84,9 +86,10 @@ from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.leases import SQLiteLeases, expired
 from limpet.store.sqlite.reading.reader import SQLiteReader
+from limpet.store.sqlite.rows import pack_id
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.sqlite.writer import Pace, SQLiteJob, SQLiteWriter, WriterCall
+from limpet.store.sqlite.writer import SQLiteWriter
 from limpet.store.system import PROCESS, in_thread, of_system
 
 P = ParamSpec("P")
@@ -183,7 +186,7 @@ class SQLiteStore:
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         if self._codec.seals:
             return self._commit_sealed(commits)
-        return self._write().jobs.submit(SQLiteJob(commits))
+        return self._write().jobs.submit(WriteJob(commits))
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
@@ -191,7 +194,7 @@ class SQLiteStore:
             await self.sealer.ready(owners_of(commits, self._uid))
         while True:
             try:
-                answers: tuple[Committed, ...] = await self._write().jobs.submit(SQLiteJob(commits))
+                answers: tuple[Committed, ...] = await self._write().jobs.submit(WriteJob(commits))
                 return answers
             except Unready as needed:
                 await self.sealer.ready(needed.owners)
@@ -220,7 +223,9 @@ class SQLiteStore:
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
         now_us = self._clock()
-        return await self._run(lambda writes: erasure.exchange(writes, exchanges, now_us))
+        return await self.sealer.opening(
+            lambda: self._run(lambda writes: erasure.exchange(writes, exchanges, now_us))
+        )
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         from limpet.store.sqlite import compaction
@@ -341,15 +346,17 @@ class SQLiteStore:
             return self._load_session(*living, tail, since_us, names, checkpoint)
 
     async def head(self, key: Key) -> Head:
+        if self._codec.marks:
+            return await self._open_read(lambda: self._vouched_head(key))
         return self._read(lambda: self._living(key)[1])
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
-        found: list[Loaded | None] = []
+        loadings: list[Loaded | None] = []
         for start in range(0, len(keys), _BREATH):
             part = keys[start : start + _BREATH]
-            found += await self._open_read(partial(self._load_many, part, tail))
+            loadings += await self._open_read(partial(self._load_many, part, tail))
             await asyncio.sleep(0)  # they are read inline: let others run
-        return tuple(found)
+        return tuple(loadings)
 
     def _load_many(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
         """All from one instant; the names of an owner are read once."""
@@ -415,8 +422,8 @@ class SQLiteStore:
     def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         with self._reader.instant():
             sid, head = self._reader.present(key)
-            found = [self._reader.event_by_id(sid, head.uid, id) for id in ids]
-        return tuple([event for event in found if event is not None])
+            events = [self._reader.event_by_id(sid, head.uid, id) for id in ids]
+        return tuple([event for event in events if event is not None])
 
     @_opened
     def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
@@ -515,6 +522,11 @@ class SQLiteStore:
                 self._reader, self._cached_fold, query, cursor=cursor, limit=limit
             )
 
+    async def keys_with(self, uid: str) -> tuple[Key, ...]:
+        asked = (SQL["keys_with"], (pack_id(uid),))
+        keys: list[Any] = self._read(lambda: self._reader.conn.execute(*asked).fetchall())
+        return tuple([Key(*names) for names in keys])
+
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
@@ -564,9 +576,9 @@ class SQLiteStore:
             writes.conn.execute(SQL["keep_meta"], (RING, id))
 
         await self._run(bind)
-        found: str | None = await self.ring()
-        assert found is not None
-        return found
+        ring: str | None = await self.ring()
+        assert ring is not None
+        return ring
 
     async def accept_head(self, key: Key) -> bool:
         def accept(writes: SQLiteWriteConnection) -> bool:
@@ -574,7 +586,7 @@ class SQLiteStore:
             sid, head = reader.living(key)
             if reader.holds(sid, head):
                 return False
-            mac = self._codec.head_mac(head.uid, head.version, head.link)
+            mac = self._codec.head_mac(head)
             writes.conn.execute(SQL["set_mac"], (mac, sid))
             return True
 
@@ -637,14 +649,28 @@ class SQLiteStore:
 
         The link stands for the whole log, and so for all that follows from it; a lease does not.
         """
+        return self._cached_head(key) or self._reader.living(key)
+
+    def _cached_head(self, key: Key) -> tuple[int, Head] | None:
         live = self._peek(key)
-        if live is not None:
-            head, names = live.fold.head, (key.app, key.user, key.id)
-            lease = (head.fence, head.lease_us, head.worker, head.leased_us)
-            known = (live.sid, head.version, head.link, *lease)
-            if self._reader.conn.execute(SQL["standing"], names).fetchone() == known:
-                return live.sid, head
-        return self._reader.living(key)
+        if live is None:
+            return None
+        head, names = live.fold.head, (key.app, key.user, key.id)
+        row = self._reader.conn.execute(SQL["standing"], names).fetchone()
+        if row is None or row[:3] != (live.sid, head.version, head.link):
+            return None
+        lease = (head.fence, head.lease_us, head.worker, head.leased_us)
+        return live.sid, head if row[3:] == lease else with_lease(head, *row[3:])
+
+    def _vouched_head(self, key: Key) -> Head:
+        """The head that the session's keys vouch for. Raises SessionCorrupt if they do not."""
+        cached = self._cached_head(key)  # they did when it was read
+        if cached is not None:
+            return cached[1]
+        sid, head = self._reader.living(key)
+        if not self._reader.holds(sid, head):
+            raise SessionCorrupt(key, f"its head {UNHELD}")
+        return head
 
     def _cached_fold(self, head: Head) -> Fold | None:
         """The fold at this very head, if the writer has it undamaged."""
@@ -662,8 +688,8 @@ class SQLiteStore:
         fold = self._cached_fold(head)
         if fold is not None:
             return fold, (), ()
-        found = self._reader.load_fold(sid, head, tail=tail)
-        return found.fold, found.events, found.fold.damaged
+        loaded = self._reader.load_fold(sid, head, tail=tail)
+        return loaded.fold, loaded.events, loaded.fold.damaged
 
     def _newest(
         self, sid: int, key: Key, head: Head, limit: int, since_us: int | None = None

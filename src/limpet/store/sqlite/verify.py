@@ -102,15 +102,15 @@ class SQLiteVerification:
         for (line,) in self._all("PRAGMA integrity_check(100)"):
             if line != "ok":
                 yield Finding("file", line)
-        found, expected = set(self._all(SQL["definitions"])), _definitions()
-        for _, name, *_ in sorted(found ^ expected):
+        definitions, expected = set(self._all(SQL["definitions"])), _definitions()
+        for _, name, *_ in sorted(definitions ^ expected):
             yield Finding("file", f"has another definition of {name} than this release makes")
 
     def _session(self, row: tuple[Any, ...]) -> Iterator[Finding]:
         self._sessions += 1
         sid, head = row[0], rows.head_from(row)
         self._misplaced = []
-        found = self._reader.load_fold(sid, head)
+        loaded = self._reader.load_fold(sid, head)
         base = None
         if not head.floor and self._conn.execute(SQL["parent"], (sid,)).get is not None:
             yield Finding("head", "has a parent and begins on nothing", head.key)
@@ -122,7 +122,7 @@ class SQLiteVerification:
             else:
                 yield from self._parent(sid, head, base)
         stored = self._read_log(sid, head)
-        yield from verify_session(found.fold, stored, self._snapshots(sid, head), base)
+        yield from verify_session(loaded.fold, stored, self._snapshots(sid, head), base)
         for seq in self._misplaced:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
@@ -154,8 +154,8 @@ class SQLiteVerification:
 
     def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
         """The next rows of a log, as many as fit a page."""
-        with closing(self._conn.execute(SQL["stored_events"], (sid, after, _PAGE))) as found:
-            return list(bare(within(PageBytes(), ((row, _stored_bytes(row)) for row in found))))
+        with closing(self._conn.execute(SQL["stored_events"], (sid, after, _PAGE))) as cursor:
+            return list(bare(within(PageBytes(), ((row, _stored_bytes(row)) for row in cursor))))
 
     def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()

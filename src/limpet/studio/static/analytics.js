@@ -1,25 +1,41 @@
-// The dashboards of limpet.Analytics as plots, where the server has them.
+// The dashboards of limpet.Analytics: what to look at, plots and tables.
 
-import { h, s, clear, failure, none, quiet } from "./dom.js";
-import { OWN, get } from "./api.js";
+import { h, s, clear, compact, failure, none, quiet, when } from "./dom.js";
+import { OWN, Remote, get } from "./api.js";
 
-function plot({ title, unit = "", points }) {
-	const most = Math.max(1e-9, ...points.map((each) => each.value ?? 0));
-	const wide = Math.max(1, points.length);
-	return h("figure.plot", h("figcaption", h("b", title), ` ${unit}`), s("svg", { viewBox: `0 0 ${wide * 20} 100`, role: "img", "aria-label": `${title}: ${points.map((each) => `${each.name} ${each.value}`).join(", ")}` },
-		points.map((each, at) => s("rect.column", { x: at * 20 + 3, y: 98 - (92 * (each.value ?? 0)) / most, width: 14, height: (92 * (each.value ?? 0)) / most + 2, rx: 2 }, s("title", `${each.name}: ${each.value}`)))));
+const [WIDE, HIGH] = [560, 96];
+
+const hour = (at) => h("span", when(at).slice(0, -3));
+
+function plot({ title, points }) {
+	const peak = points.reduce((most, each) => (each.value > most.value ? each : most), { value: 0 });
+	const last = points.at(-1)?.shown ?? "–";
+	const step = WIDE / Math.max(points.length, 12);
+	const column = ({ name, value, shown }, at) => {
+		const height = Math.max(2, (value / peak.value) * HIGH);
+		return value && s("rect.column", { x: at * step, y: HIGH - height, width: step * 0.8, height }, s("title", `${when(name)}: ${shown}`));
+	};
+	return h("figure.plot", h("figcaption", h("b", title), h("span", last)), s("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, now ${last}` }, points.map(column)),
+		h("small", points.length ? [hour(points[0].name), peak.value > 0 && h("span", `most ${peak.shown}`), hour(points.at(-1).name)] : "nothing yet"));
 }
 
-export function analytics(app) {
+const table = ({ title, columns, rows }) => rows.length && [h("h2", title), h("div.wide", { tabindex: 0, role: "region", "aria-label": title }, h("table.figures", h("thead", h("tr", columns.map((each) => h("th", { scope: "col" }, each)))), h("tbody", rows.map((row) => h("tr", row.map((each) => h("td", each)))))))];
+
+const note = ({ text, bad, sessions }) => h(`li.finding${bad ? ".bad" : ""}`, text, sessions.slice(0, 3).map((each) => h("a", { href: Remote.of(each).href }, each.id)));
+
+export function analytics() {
 	const body = h("div", quiet("Reading…"));
-	(async () => {
+	let timer;
+	(async function load() {
 		try {
 			const found = await get(`${OWN}/analytics`);
-			clear(body, h("div.plots", found.dashboards.map(plot)));
+			if (timer === null) return;
+			clear(body, h("p.lead", `Sessions: ${compact(found.sessions)}.`, !found.complete && " Older events are being read…"), found.notes.length && h("ul.plain", found.notes.map(note)),
+				h("div.plots", found.dashboards.map(plot)), found.tables.map(table));
+			timer = setTimeout(load, found.complete ? 10_000 : 500);
 		} catch (error) {
-			clear(body, error.status === 404 ? none("analytics") : failure(error));
+			clear(body, error.status === 404 ? none("analytics") : failure(error, load));
 		}
 	})();
-	app.connection("live");
-	return { title: "Analytics", root: h("div.page", h("h1", "Analytics"), body), close() {} };
+	return { title: "Analytics", root: h("div.page", h("h1", "Analytics"), body), close: () => (timer = clearTimeout(timer) ?? null) };
 }

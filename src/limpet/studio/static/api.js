@@ -17,14 +17,11 @@ export const session = {
 	},
 };
 
-export class ApiError extends Error {
-	constructor(status, message, code) {
+class ApiError extends Error {
+	constructor(status, message) {
 		super(message);
 		this.status = status;
-		this.code = code;
-		if (status === 404) this.title = "Not found";
-		if (status === 403) this.title = "Your key does not allow this";
-		if (status === 0) this.title = "The server cannot be reached";
+		this.title = { 0: "The server cannot be reached", 403: "Your key does not allow this", 404: "Not found" }[status];
 	}
 }
 
@@ -32,7 +29,7 @@ function request(method, path, { query = {}, body, signal, last } = {}) {
 	const url = new URL(base + path, location.href);
 	for (const [name, value] of Object.entries(query)) {
 		for (const each of Array.isArray(value) ? value : [value]) {
-			if (each !== undefined && each !== null && each !== "") url.searchParams.append(Array.isArray(value) ? `${name}[]` : name, each);
+			if (each != null && each !== "") url.searchParams.append(Array.isArray(value) ? `${name}[]` : name, each);
 		}
 	}
 	const headers = {};
@@ -45,7 +42,7 @@ function request(method, path, { query = {}, body, signal, last } = {}) {
 async function refused(answer) {
 	const said = await answer.json().catch(() => ({}));
 	const error = said.error ?? {};
-	return new ApiError(answer.status, error.message ?? `The server answered ${answer.status}.`, error.code ?? error.details?.error_code);
+	return new ApiError(answer.status, error.message ?? `The server answered ${answer.status}.`);
 }
 
 /** Call a route; the answer as it is. Raises ApiError. */
@@ -65,7 +62,6 @@ export async function call(method, path, options) {
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 export const OWN = "limpet/v1";
 
-/** One session: its routes know its app and user. */
 export class Remote {
 	constructor(app, user, id) {
 		Object.assign(this, { app, user, id });
@@ -77,7 +73,6 @@ export class Remote {
 	static of(key) {
 		return new Remote(key.app, key.user, key.id);
 	}
-	/** The page that compares it with another one of the same user. */
 	compared(id) {
 		return `#/compare/${[this.app, this.user, this.id, id].map(encodeURIComponent).join("/")}`;
 	}
@@ -99,17 +94,14 @@ function wireId(id) {
 	return `sesn_.${btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`;
 }
 
-// --- the stream
-
 let open = null;
 
-/**
- * Listen to one stream; what was listened to before ends. `hear(form)` is called for each frame,
- * `state("live" | "waiting")` when the connection changes. It comes back by itself, after the last
- * frame that it has seen.
- */
+export const hush = () => open?.abort();
+
+/** Listen to one stream in the place of the last. `hear(form)` is called for each frame, `state(name)`
+ * when the connection changes. It comes back by itself, after the last frame that it has seen. */
 export function listen(path, query, hear, state) {
-	open?.abort();
+	hush();
 	const ending = new AbortController();
 	open = ending;
 	let last = null;

@@ -1,7 +1,7 @@
 // The shell: who is signed in, which page is shown, keys of the keyboard, light and dark.
 
-import { h, ask, clear, failure, visible } from "./dom.js";
-import { OWN, call, get, session } from "./api.js";
+import { h, ask, clear, failure, template, visible } from "./dom.js";
+import { OWN, call, get, hush, session } from "./api.js";
 import { fleet } from "./fleet.js";
 import { inbox } from "./inbox.js";
 import { sessionPage } from "./session.js";
@@ -16,9 +16,9 @@ const app = {
 	waiting(number, more) {
 		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
 	},
-	connection(name, error) {
+	connection(name = "", error) {
 		part("connection").className = name;
-		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name];
+		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name] ?? "";
 		part("connection").title = error?.message ?? "";
 	},
 };
@@ -30,13 +30,15 @@ async function route() {
 	const query = new URLSearchParams(given);
 	page?.close();
 	page = null;
+	hush();
+	app.connection();
 	main.setAttribute("aria-busy", "true");
 	const number = (route.number = (route.number ?? 0) + 1);
 	let made;
 	try {
 		if (name === "s" && rest.length >= 3) made = await sessionPage(app, rest[0], rest[1], rest.slice(2).join("/"), query);
 		else if (name === "compare" && rest.length === 4) made = await comparePage(app, ...rest);
-		else if (name === "analytics") made = analytics(app);
+		else if (name === "analytics") made = analytics();
 		else made = name === "inbox" ? inbox(app) : fleet(app, query);
 	} catch (error) {
 		made = { title: "Error", root: h("div.page", failure(error, route)), close() {} };
@@ -82,7 +84,7 @@ function signIn(wrong) {
 	page?.close();
 	page = null;
 	document.body.classList.remove("signed-in");
-	const form = h("form.sign-in", { onsubmit: (event) => (event.preventDefault(), session.keep(form.key.value.trim(), form.stay.checked), enter()) }, part("sign-in").content.cloneNode(true));
+	const form = h("form.sign-in", { onsubmit: (event) => (event.preventDefault(), session.keep(form.key.value.trim(), form.stay.checked), enter()) }, template("sign-in"));
 	form.querySelector(".wrong").textContent = visible(wrong);
 	clear(main, form);
 	form.key.focus();
@@ -101,8 +103,6 @@ function theme(name) {
 	const chosen = localStorage.getItem("limpet-theme");
 	if (chosen) document.documentElement.dataset.theme = chosen;
 }
-
-// --- keys
 
 let before = "";
 addEventListener("keydown", (event) => {

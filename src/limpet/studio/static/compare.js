@@ -1,13 +1,13 @@
 // Two sessions side by side: their states, and their events aligned from where they part.
 
-import { h, count, failure } from "./dom.js";
+import { h, clear, count, failure, parts, template } from "./dom.js";
 import { Remote } from "./api.js";
-import { brief, changes, difference } from "./tree.js";
+import { brief, changes, difference, opText } from "./tree.js";
 import { textOf } from "./events.js";
 
 const MOST = 400;
 const sign = (event) => `${event.type} ${JSON.stringify(event.data)} ${JSON.stringify(event.ops)}`;
-const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.forked", "session.rewound", "effect.*"];
+const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.rewound", "effect.*"];
 
 /** Pairs [left, right] of two lists: what is the same is beside each other, then what is alike. */
 function aligned(a, b) {
@@ -44,11 +44,16 @@ export async function comparePage(app, app_, user, one, other) {
 			const [{ state }, page] = await Promise.all([each.get("/state"), each.get("/events", { after: from, limit: MOST, types: TYPES, brief: true })]);
 			return { state, events: page.data };
 		}));
-		const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? brief(event.ops.length ? event.ops : event.data?.input ?? event.data?.output ?? event.data, 160)).slice(0, 400))) : h("td.none"));
+		const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? (event.ops.map(opText).join(", ") || brief(event.data?.input ?? event.data?.output ?? event.data, 160))).slice(0, 400))) : h("td.none"));
 		const rows = aligned(a.events, b.events).map(([left, right]) => h(`tr${left && right && sign(left) === sign(right) ? ".same" : ".other"}`, cell(left, sides[0]), cell(right, sides[1])));
-		return { title: "Compare", close() {}, root: h("div.page.compare", h("h1", "Compare"), h("p.lead", from ? `They share ${count(from)} events, and part there.` : "They share no history."),
-			h("h2", "State"), h("p.quiet", `What is different in ${other}.`), changes(difference(a.state, b.state)), h("h2", "Events since"),
-			h("div.wide", h("table.aligned", h("thead", h("tr", sides.map((each) => h("th", { scope: "col" }, h("a", { href: each.href }, each.id))))), h("tbody", rows.length ? rows : h("tr", h("td", { colspan: 2 }, "Neither went on."))))) ) };
+		const root = h("div.page.compare", template("compare"));
+		const [lead, name, state, heads, body] = parts(root, ".lead", "b", ".state", "thead tr", "tbody");
+		clear(lead, from ? `They share ${count(from)} events, and part there.` : "They share no history.");
+		clear(name, other);
+		clear(state, changes(difference(a.state, b.state)));
+		clear(heads, sides.map((each) => h("th", { scope: "col" }, h("a", { href: each.href }, each.id))));
+		if (rows.length) clear(body, rows);
+		return { title: "Compare", close() {}, root };
 	} catch (error) {
 		return { title: "Compare", close() {}, root: h("div.page", failure(error)) };
 	}

@@ -8,7 +8,6 @@ export function h(name, props, ...children) {
 	return fill(document.createElement(tag || "div"), classes, props, children);
 }
 
-/** The same in SVG. */
 export function s(name, props, ...children) {
 	const [tag, ...classes] = name.split(".");
 	return fill(document.createElementNS(SVG, tag), classes, props, children);
@@ -21,7 +20,7 @@ function fill(element, classes, props, children) {
 	}
 	if (classes.length) element.setAttribute("class", classes.join(" "));
 	for (const [name, value] of Object.entries(props ?? {})) {
-		if (value === undefined || value === null || value === false) continue;
+		if (value == null || value === false) continue;
 		if (typeof value === "function") element.addEventListener(name.slice(2), value);
 		else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
 		else element.setAttribute(name, value === true ? "" : value);
@@ -64,7 +63,7 @@ export const bytes = (size) => (size < 1e6 ? `${(size / 1e3).toFixed(0)} KB` : `
 
 export function span(seconds) {
 	const size = Math.abs(seconds);
-	if (size < 1) return `${Math.max(0, Math.round(size * 1000))} ms`;
+	if (size < 1) return size < 0.001 ? "< 1 ms" : `${Math.round(size * 1000)} ms`;
 	if (size < 60) return `${size.toFixed(size < 10 ? 1 : 0)} s`;
 	if (size < 3600) return `${Math.floor(size / 60)} min`;
 	if (size < 86400) return `${Math.floor(size / 3600)} h ${Math.floor((size % 3600) / 60)} min`;
@@ -95,8 +94,6 @@ setInterval(() => {
 		if (each.textContent !== text) each.textContent = text;
 	}
 }, 10_000);
-
-// --- small parts
 
 export const chip = (text, kind = "") => h(`span.chip${kind ? `.${kind}` : ""}`, text);
 
@@ -137,12 +134,11 @@ export function toast(text, kind = "good") {
 }
 
 export const template = (id) => document.getElementById(id).content.cloneNode(true);
+export const parts = (root, ...places) => places.map((each) => root.querySelector(each));
 export const none = (id) => h("div.empty", template(`none-${id}`));
 
-/**
- * Ask with a form of the shell; `values` fill it, `act(given)` runs while it is open, so that an
- * error is shown where one can correct it. What `act` returns; null if the person changed their mind.
- */
+/** Ask with a form of the shell. `act(given)` runs while it is open, so that an error is shown where
+ * one can correct it. What `act` returns; null if the person changed their mind. */
 export function ask(id, values = {}, act = () => true) {
 	return new Promise((done) => {
 		const wrong = h("p.wrong", { role: "alert" });

@@ -9,7 +9,6 @@ const HIDDEN = ["session.status_changed", "session.created"];
 const STOPS = { end_turn: "the turn ended", requires_action: "waits for an answer", retries_exhausted: "gave up after its last attempt",
 	rescheduling: "will try again", budget_reached: "the budget is used up", interrupted: "was interrupted", terminated: "was terminated" };
 
-/** True if a row shows this event in the conversation. */
 export const speaks = (event) => !HIDDEN.includes(event.type);
 
 export function textOf(data) {
@@ -28,7 +27,6 @@ const warning = (value) => value && h("p.warning", text(value));
 const json = (label, value) => h("details.json", { open: (JSON.stringify(value) ?? "").length < 240 }, h("summary", label),
 	value && typeof value === "object" ? tree(value) : h("div.string", longText(text(value ?? null))));
 
-/** The row of an event in the conversation. */
 export function conversationRow(event, log) {
 	const data = event.data ?? {};
 	const [family, name] = event.type.split(".");
@@ -37,7 +35,7 @@ export function conversationRow(event, log) {
 		if (ROWS[event.type]) return ROWS[event.type](event, data);
 		if (family === "effect") return effect(event, data);
 		if (name === "message") return message(event, data, log);
-		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")}`), h("span.data", Object.keys(data).length ? ` ${brief(data, 90)}` : ""));
+		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")} `), data.reason ? h("q", text(data.reason)) : Object.keys(data).length > 0 && brief(data, 90));
 	} catch {
 		return logRow(event, log);
 	}
@@ -56,9 +54,9 @@ function message(event, data, log) {
 function toolUse(event, data) {
 	const unknown = data.input?.idempotency_key;
 	const made = card(event, unknown ? "tool.unsure" : "tool", [bold(data.name), h("span.asks"), h("span.result")], json("input", data.input),
-		h("div.output", unknown && warning("It may have happened: nobody knows whether this was done. Check the other system before you answer.")));
+		h("div.output", unknown && warning("It may have happened.")));
 	made.dataset.request = data.request_id;
-	asks(made, data);
+	if (!unknown) asks(made, data);
 	return made;
 }
 
@@ -119,6 +117,7 @@ const ROWS = {
 		data.traceback && h("details", h("summary", "traceback"), h("pre", text(data.traceback)))),
 	"session.child_created": child,
 	"session.child_ended": child,
+	"session.related": (event, data) => line(event, "", bold(`${text(data.kind)} ${text(data.direction)} `), h("a", { href: Remote.of(data).href }, Remote.of(data).name)),
 	"session.revisit_set": (event, data) => line(event, "warn", bold("comes back "), data.at_us ? ago(new Date(data.at_us / 1000).toISOString()) : "", ` ${text(data.reason ?? "")}`),
 	"user.tool_confirmation": (event, data) => line(event, data.allow ? "good" : "bad", bold(data.allow ? "allowed " : "denied "), data.note && h("q", text(data.note))),
 	"user.interrupt": (event, data) => line(event, "warn", bold("interrupted "), data.note && h("q", text(data.note))),
@@ -138,6 +137,5 @@ export function logRow(event, log) {
 	return h("div.entry", details);
 }
 
-/** Text that is not recorded yet. */
 export const partialRow = () => h("article.message.agent.partial", { "aria-busy": "true" },
 	h("header", h("b", "agent"), chip("writing", "info")), h("div.body", h("span.text"), h("span.caret")));

@@ -1,10 +1,9 @@
 // What waits for a person, the oldest first, and the answers to it.
 
-import { h, ago, ask, chip, clear, failure, none, quiet, since, span, throttle, toast } from "./dom.js";
+import { h, ago, ask, chip, clear, failure, none, parts, quiet, since, span, template, throttle, toast } from "./dom.js";
 import { OWN, Remote, get, listen, session } from "./api.js";
 import { parsed } from "./travel.js";
 import { tree } from "./tree.js";
-
 
 /** The buttons that answer a request, for those who may. */
 function answers(remote, request, done) {
@@ -30,12 +29,13 @@ export function requestCard(remote, request, asked, done, linked = true) {
 		h("header", chip(request.kind.replace("_", " "), unknown ? "bad" : "warn"), h("b", request.name), asked && h("span.quiet", "asked ", ago(asked)),
 			left && chip(left > 0 ? `expires in ${span(left)}` : "expired", left < 3600 ? "bad" : "warn"), linked && h("a", { href: remote.href }, remote.name)),
 		unknown && h("p.warning", "This may have happened. Nobody knows whether it was done: look at the other system before you decide."),
-		why && quiet(why), h("div.input", tree(args ?? null)), unknown && h("details", h("summary", "what is known of it"), tree(more)), answers(remote, request, done));
+		why && quiet(why), args && Object.keys(args).length && h("div.input", tree(args)), unknown && h("details", h("summary", "what is known of it"), tree(more)), answers(remote, request, done));
 }
 
 export function inbox(app) {
-	const list = h("div.requests", { "aria-live": "polite" });
-	const more = h("button", { hidden: true, onclick: () => load(next) }, "Show more");
+	const root = h("div.page", template("inbox"));
+	const [list, more] = parts(root, ".requests", ".more");
+	more.addEventListener("click", () => load(next));
 	let next = null;
 	const shown = new Map();
 	async function load(page) {
@@ -52,7 +52,7 @@ export function inbox(app) {
 			}
 			next = found.next_page;
 			more.hidden = !next;
-			app.waiting(shown.size, Boolean(next));
+			app.waiting(shown.size, !!next);
 			if (!shown.size) clear(list, none("waits"));
 		} catch (error) {
 			clear(list, failure(error, () => load()));
@@ -60,5 +60,5 @@ export function inbox(app) {
 	}
 	load();
 	listen(`${OWN}/events/stream`, {}, throttle(300, () => load()), app.connection);
-	return { title: "Inbox", root: h("div.page", h("h1", "Inbox"), h("p.lead", "What waits for a person, the oldest first."), list, more), close() {} };
+	return { title: "Inbox", root, close() {} };
 }

@@ -1,5 +1,5 @@
-// The log of a session as a window: some hundred rows around one seq, read when they are needed.
-// Rows are made once and never made again, so nothing closes or moves when events arrive.
+// The log as a window: some hundred rows around one seq. A row is made once, so that nothing closes or
+// moves when events arrive.
 
 import { h, clear, count, into, none, template, toast, visible } from "./dom.js";
 import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
@@ -50,7 +50,6 @@ export class Log {
 		});
 	}
 
-	/** Show the place that it was opened at. */
 	place() {
 		if (this.selected) this.mark(this.selected);
 		else this.toEnd();
@@ -68,8 +67,6 @@ export class Log {
 		if (!this.rows.size) clear(this.list, none("said"));
 		this.seen();
 	}
-
-	// --- rows
 
 	add(events, before) {
 		const made = document.createDocumentFragment();
@@ -198,8 +195,6 @@ export class Log {
 		this.pill.textContent = "To the newest ↓";
 	}
 
-	// --- places
-
 	/** The row that shows a seq, or the nearest before it. */
 	near(seq) {
 		let found = null;
@@ -231,7 +226,6 @@ export class Log {
 		this.picked(seq);
 	}
 
-	/** Go to the next or the previous row. */
 	step(by) {
 		const shown = [...this.list.querySelectorAll("[data-row]")];
 		const at = shown.findIndex((each) => each.classList.contains("selected"));

@@ -1,6 +1,6 @@
 // One session: the conversation, beside it the trace, the state at any moment, its graph, its family.
 
-import { h, ago, ask, chip, clear, count, failure, labels, money, state, tabs, throttle, toast, visible } from "./dom.js";
+import { h, ago, ask, chip, clear, count, failure, labels, money, parts, state, tabs, template, throttle, toast, visible } from "./dom.js";
 import { OWN, Remote, listen, session } from "./api.js";
 import { Log } from "./log.js";
 import { Trace } from "./trace.js";
@@ -27,11 +27,9 @@ export async function sessionPage(app, app_, user, id, query) {
 	const log = new Log(remote, { picked: (seq) => (travel.to(seq, "log"), trace?.mark(seq)) });
 	const travel = new Travel(remote, { version: head.version, moved: (seq) => (seq ? (log.go(seq), trace?.mark(seq)) : log.open()) });
 	const mark = h("button.verify", { onclick: verify, title: "Read the log again and check its hash chain" }, "Verify the chain");
-	const status = h("div.status");
-	const choices = h("div", { role: "group", "aria-label": "Actions" });
-	const menu = h("details.menu", h("summary.button", "Actions"), choices);
 	const about = h("div.about");
-	const waiting = h("div.waiting", { "aria-live": "polite" });
+	const root = h("div.session", template("session"));
+	const [top, status, menu, choices, columns, waiting, form, text, of, by] = parts(root, ".top", ".status", ".menu", ".menu div", ".columns", ".waiting", "form", "textarea", "a", "a + a");
 	const side = tabs("Beside the conversation", [
 		{ id: "trace", label: "Trace", make: () => (trace = new Trace(remote, { picked: (seq) => (log.go(seq), travel.to(seq, "log")) })).root },
 		{ id: "state", label: "State", make: () => travel.panel },
@@ -50,7 +48,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		for (const each of [...waiting.children]) if (!kept.has(each.dataset.requestId)) each.remove();
 		for (const each of head.requests) if (![...waiting.children].some((card) => card.dataset.requestId === each.id)) waiting.append(requestCard(remote, each, null, refresh, false));
 		const { usage, budget } = head;
-		const bar = (name, shown) => budget?.limit[name] != null && h("div.budget", h("span", `${shown(budget.spent[name])} of ${shown(budget.limit[name])} spent, ${shown(budget.remaining[name])} left`),
+		const bar = (name, shown) => budget?.limit[name] != null && h("div.budget", h("span", `${shown(budget.spent[name])} of ${shown(budget.limit[name])} ${name === "cost" ? "" : `${name} `}spent, ${shown(budget.remaining[name])} left`),
 			h("meter", { min: 0, max: budget.limit[name], value: budget.spent[name] + budget.reserved[name], "aria-label": `${name} spent` }));
 		const rows = [["Turns", count(usage.turns)], ["Tokens", `${count(usage.input)} in, ${count(usage.output)} out`], ["Cost", money(usage.cost)], ["Budget", budget ? [bar("cost", money), bar("tokens", count)] : "no limit"],
 			["Created", ago(head.created_at)], ["Updated", ago(head.updated_at)], ["Events", count(head.version)], ["Pending inputs", count(head.pending)],
@@ -83,8 +81,8 @@ export async function sessionPage(app, app_, user, id, query) {
 		travel.grow(Math.max(head.version, log.version));
 	}
 
-	const text = h("textarea", { rows: 1, placeholder: "Write to the agent", "aria-label": "Message", onkeydown: (event) => event.key === "Enter" && !event.shiftKey && (event.preventDefault(), send()) });
-	async function send() {
+	async function send(event) {
+		event.preventDefault();
 		const said = text.value.trim();
 		if (!said) return;
 		text.value = "";
@@ -95,7 +93,15 @@ export async function sessionPage(app, app_, user, id, query) {
 			toast(error.message, "bad");
 		}
 	}
-	const writes = session.may("write") && ["init", "active", "suspended", "resumed"].includes(head.phase);
+	text.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && send(event));
+	form.addEventListener("submit", send);
+	if (!session.may("write") || !["init", "active", "suspended", "resumed"].includes(head.phase)) form.remove();
+	clear(of, app_).href = `#/fleet?app=${encodeURIComponent(app_)}`;
+	clear(by, user).href = `#/fleet?${new URLSearchParams({ app: app_, user })}`;
+	clear(root.querySelector("h1"), id);
+	top.after(travel.slider);
+	waiting.before(log.root);
+	columns.append(side.root);
 	show();
 	log.version = head.version;
 	const opening = log.open(Number(query.get("seq")) || undefined);
@@ -109,11 +115,5 @@ export async function sessionPage(app, app_, user, id, query) {
 	}, app.connection);
 	if (head.version <= 5_000) verify();
 	await opening;
-	return {
-		title: id, log, travel, side,
-		root: h("div.session", h("header.top", h("nav.crumbs", { "aria-label": "Session" }, h("a", { href: `#/fleet?app=${encodeURIComponent(app_)}` }, visible(app_)), " / ",
-			h("a", { href: `#/fleet?${new URLSearchParams({ app: app_, user })}` }, user), " / ", h("h1", id)), status, menu), travel.slider,
-		h("div.columns", h("div.left", log.root, waiting, writes && h("form.composer", { onsubmit: (event) => (event.preventDefault(), send()) }, text, h("button.primary", "Send"))), side.root)),
-		close: () => trace?.close(),
-	};
+	return { title: id, log, travel, root, close: () => trace?.close() };
 }

@@ -1,5 +1,4 @@
-// Wakes as waterfalls: each span a bar, idle time folded, tokens and cost beside it. A bar leads to
-// the event that it is about, and an event to its bar.
+// Wakes as waterfalls: each span a bar, idle time folded, tokens and cost beside it.
 
 import { h, s, clear, compact, failure, money, none, span as time, state, visible, when } from "./dom.js";
 

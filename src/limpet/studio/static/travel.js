@@ -1,9 +1,8 @@
-// Time travel: a slider over the log, the state at any moment, what changed, who changed it, and
-// what one can do from there: fork, edit, rewind, compare, bisect.
+// Time travel: a slider over the log, the state at any moment, who changed it, and ways on from there.
 
 import { h, s, ago, ask, clear, count, into, link, none, quiet, template, throttle, toast, when } from "./dom.js";
 import { session } from "./api.js";
-import { brief, changes, tree } from "./tree.js";
+import { changes, opText, tree } from "./tree.js";
 
 /** A value as a person types it: JSON, or else a text. */
 export function parsed(text) {
@@ -37,29 +36,25 @@ export class Travel {
 	grow(version) {
 		this.version = version;
 		this.range.max = version;
-		if (this.now) {
-			this.seq = version;
-			this.range.value = version;
-			this.read();
-		}
-		this.show();
+		if (this.now) this.set(version, true);
+		else this.show();
 	}
 
-	to(seq, from) {
-		this.seq = Math.max(1, Math.min(seq, this.version));
-		this.now = this.seq === this.version && from === "slider";
-		this.range.value = this.seq;
+	set(seq, now) {
+		Object.assign(this, { seq, now });
+		this.range.value = seq;
 		this.show();
 		this.read();
-		if (from !== "log") this.moved(this.now ? null : this.seq);
+	}
+
+	to(wanted, from) {
+		const seq = Math.max(1, Math.min(wanted, this.version));
+		this.set(seq, seq === this.version && from === "slider");
+		if (from !== "log") this.moved(this.now ? null : seq);
 	}
 
 	toNow() {
-		this.now = true;
-		this.seq = this.version;
-		this.range.value = this.version;
-		this.show();
-		this.read();
+		this.set(this.version, true);
 		this.moved(null);
 	}
 
@@ -68,7 +63,7 @@ export class Travel {
 		this.back.hidden = this.now;
 		this.place.textContent = this.now ? `now, event ${count(this.version)}` : `event ${count(this.seq)} of ${count(this.version)}`;
 		this.range.setAttribute("aria-valuetext", this.place.textContent);
-		const marks = this.checkpoints.map((each) => s("rect.checkpoint", { x: 1000 * Math.max(0, (each.ref.seq - 1) / Math.max(1, this.version - 1)) - 1.5, y: 0, width: 3, height: 8 }));
+		const marks = this.checkpoints.map((each) => s("rect.checkpoint", { x: (1000 * (each.ref.seq - 1)) / Math.max(1, this.version - 1) - 1.5, y: 0, width: 3, height: 8 }));
 		this.marks.replaceChildren(...marks);
 	}
 
@@ -102,7 +97,7 @@ export class Travel {
 			const past = page.data.filter((each) => each.event.seq <= this.seq);
 			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((each) =>
 				h("li", link(`#${each.event.seq}`, () => this.to(each.event.seq)), " ", h("b", each.actor), " ", ago(each.event.at), " ",
-					h("code", brief(each.op, 80))))) : quiet("Nobody did up to this moment.")];
+					h("code", opText(each.op))))) : quiet("Nobody did up to this moment.")];
 		});
 		this.blamePart.scrollIntoView({ block: "nearest" });
 	}

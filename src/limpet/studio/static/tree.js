@@ -3,21 +3,23 @@
 import { h, bytes, count, visible } from "./dom.js";
 
 const AT_ONCE = 100;
-export const TEXT_SHOWN = 4_000;
+const TEXT_SHOWN = 4_000;
 
 const holds = (value) => value !== null && typeof value === "object";
 const size = (value) => (Array.isArray(value) ? value.length : Object.keys(value).length);
 
-/** A value in one line, cut. */
 export function brief(value, most = 120) {
 	let text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : JSON.stringify(value) ?? "";
 	if (text.length > most) text = `${text.slice(0, most)}…`;
 	return text;
 }
 
+/** A change of the state in words: mood = "calm". */
+export const opText = ([kind, path, ...rest]) => [path.join("."), kind === "set" ? "=" : kind, ...rest.map((each) => brief(each, 80))].join(" ");
+
 /** A text that may be long: the beginning, and the rest when it is asked for. */
 export function longText(text, whole) {
-	const shown = h("span.text", (text.slice(0, TEXT_SHOWN)));
+	const shown = h("span.text", text.slice(0, TEXT_SHOWN));
 	if (text.length <= TEXT_SHOWN && !whole) return shown;
 	const more = h("button.link", {
 		async onclick() {
@@ -32,10 +34,8 @@ export function longText(text, whole) {
 	return [shown, " ", more];
 }
 
-/**
- * A tree. `options.pick(path)` makes names buttons; `options.marks` says of the JSON of a path if it
- * is an "add" or a "modify"; `options.toggled` remembers what is open, for the tree of another moment.
- */
+/** A tree. `pick(path)` makes names buttons, `marks` says what was added or modified, by the JSON of
+ * its path, and `toggled` remembers what is open. */
 export function tree(value, options = {}, path = []) {
 	if (!holds(value)) return scalar(value);
 	if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
@@ -94,7 +94,6 @@ export function difference(a, b, path = []) {
 	return [...names].flatMap((name) => difference(a[name], b[name], [...path, Array.isArray(a) ? Number(name) : name]));
 }
 
-/** Changes as a table that reads down. */
 export function changes(found, pick) {
 	if (!found.length) return h("p.quiet", "Nothing is different.");
 	return h("ul.changes", found.slice(0, 200).map((each) =>

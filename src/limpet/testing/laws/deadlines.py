@@ -80,7 +80,7 @@ class DeadlineLaws:
     async def test_a_deadline_follows_activity_and_phase(
         self, store: LeaseStore, clock: FakeClock
     ) -> None:
-        """What the index says is what the head says, after every event."""
+        """The deadline index matches the head after every event."""
         await create(store, A)
         spans = Timeouts(idle=OVER, grace=DAY, expiry=OVER)
         await add(store, A, ready(timeouts_set(spans)))

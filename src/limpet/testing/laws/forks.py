@@ -14,6 +14,7 @@ from limpet.errors import (
     SessionErased,
     SessionExists,
     SessionHasForks,
+    SessionMoved,
     SessionNotFound,
 )
 from limpet.model import Base, Event, FrozenDict, Key, checksum
@@ -105,6 +106,15 @@ class ForkLaws:
         async with refused(store, SessionErased):
             await store.commit([forking(C, base)])
 
+    async def test_what_has_departed_is_not_forked(self, store: Store) -> None:
+        """Also on a state from before: what it goes on from is in another store."""
+        await parent(store)
+        base = await base_at(store, A, 4)
+        leaving = {"to": "there", "from": "here", "epoch": 1}
+        await add(store, A, draft("session.departed", leaving))
+        async with refused(store, SessionMoved):
+            await store.commit([forking(B, base)])
+
     # --- reading through -----------------------------------------------------------------------
 
     @pytest.mark.parametrize("reverse", [False, True])
@@ -114,8 +124,8 @@ class ForkLaws:
     ) -> None:
         """Every event once in either direction, each from the session that recorded it."""
         await lineage(store)
-        found = await _pages(store, C, size, reverse=reverse)
-        ordered = found[::-1] if reverse else found
+        events = await _pages(store, C, size, reverse=reverse)
+        ordered = events[::-1] if reverse else events
         assert [event.seq for event in ordered] == [1, 2, 3, 4, 5, 6, 7, 8]
         own = [*(await log(store, A))[:4], *(await log(store, B))[4:6], *ordered[6:]]
         assert plain(ordered) == plain(own)
@@ -131,7 +141,7 @@ class ForkLaws:
         assert [(e.seq, e.type) for e in begun] == [(7, "session.forked"), (5, "session.forked")]
 
     async def test_an_inherited_input_is_not_pending(self, store: Store) -> None:
-        """What the parent had pending at the fork, the fork's first event ended."""
+        """Inputs pending in the parent at the fork count as processed by the fork's first event."""
         await lineage(store)
         await add(store, A, processed(3))  # the parent's own business
         for of in (B, C):
@@ -157,7 +167,7 @@ class ForkLaws:
         assert (await add(store, C, draft(id="mine"))).events == again.events
 
     async def test_a_fork_and_its_parent_go_their_own_ways(self, store: Store) -> None:
-        """What either records is not in the other; shared names are shared as ever."""
+        """Events of a fork and its parent stay apart; shared names stay shared."""
         await lineage(store)
         before = await load(store, A)
         await add(store, B, draft(set={"n": 0, "app:seen": 1}))
@@ -185,12 +195,12 @@ class ForkLaws:
                 await store.delete(of)
         elif ending == "keep":
             await store.erase(A, forks="keep")
-        found = await log(store, D)
-        assert [event.seq for event in found] == [1, 2, 3, 4, 5]
-        assert [event.removed for event in found[:3]] == [ending == "keep"] * 3
+        events = await log(store, D)
+        assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+        assert [event.removed for event in events[:3]] == [ending == "keep"] * 3
         if ending != "keep":
-            assert [event.processed for event in found[:3]] == [None, 4, 4]
-            assert plain(found[:3]) == plain((await log(store, C))[:3])
+            assert [event.processed for event in events[:3]] == [None, 4, 4]
+            assert plain(events[:3]) == plain((await log(store, C))[:3])
         assert (await load(store, D)).fields["n"] == 9
         assert (await store.verify(None)).findings == ()
 
@@ -288,10 +298,10 @@ class ForkLaws:
             now = await load(store, of)
             assert (now.head, now.fields, now.versions) == (was.head, was.fields, was.versions)
             assert now.damaged == ()
-            found = await log(store, of)
-            assert [event.removed for event in found] == [seq <= 4 for seq in _seqs(found)]
-            assert plain(found[4:]) == plain(was.events[4:])
-            assert found[::-1] == tuple(await _pages(store, of, 3, reverse=True))
+            events = await log(store, of)
+            assert [event.removed for event in events] == [seq <= 4 for seq in _seqs(events)]
+            assert plain(events[4:]) == plain(was.events[4:])
+            assert events[::-1] == tuple(await _pages(store, of, 3, reverse=True))
             with pytest.raises(SessionCorrupt):
                 await store.fold_at(of, 3)
             assert (await store.fold_at(of, 6)).fields["n"] == 12
@@ -336,7 +346,7 @@ class ForkLaws:
         assert (await store.verify(None)).findings == ()
 
     async def test_a_key_does_not_stand_in_its_own_way(self, store: Store) -> None:
-        """What forks the deleted session of a key and has that very key is erased with it."""
+        """A fork of a key's deleted session that has the same key is erased with it."""
         await parent(store)
         await fork(store, B, A, 4)
         await store.delete(A)
@@ -349,14 +359,14 @@ class ForkLaws:
 
 async def _pages(store: Store, of: Key, size: int, *, reverse: bool) -> list[Event]:
     """The whole history, page by page."""
-    found: list[Event] = []
+    events: list[Event] = []
     after = 0
     while page := await store.read(of, after=after, limit=size, reverse=reverse, types=None):
-        found += page
+        events += page
         after = page[-1].seq
         if reverse and after == 1:
             break
-    return found
+    return events
 
 
 def _seqs(events: tuple[Event, ...]) -> list[int]:

@@ -28,11 +28,11 @@ class HistoryLaws:
             name = "x" if number % 2 else "y"
             await add(store, A, draft("a.b", {"text": "z" * 2_000}, set={name: number}))
         await fork(store, B, A, 5, draft(set={"x": 9}))
-        found = await store.naming(B, "x", before=100, after=0, limit=10)
-        named = [e.seq for e in found if any(op.path[0] == "x" for op in e.ops)]
+        events = await store.naming(B, "x", before=100, after=0, limit=10)
+        named = [e.seq for e in events if any(op.path[0] == "x" for op in e.ops)]
         assert named == [7, 5, 3]
-        found = await store.naming(B, "x", before=7, after=3, limit=10)
-        assert [e.seq for e in found if any(op.path[0] == "x" for op in e.ops)] == [5]
+        events = await store.naming(B, "x", before=7, after=3, limit=10)
+        assert [e.seq for e in events if any(op.path[0] == "x" for op in e.ops)] == [5]
         with pytest.raises(SessionNotFound):
             await store.naming(C, "x", before=9, after=0, limit=1)
 
@@ -50,7 +50,7 @@ class HistoryLaws:
                 assert (rung.fields, rung.versions) == (fold.fields, fold.versions)
 
     async def test_who_changed_a_shared_name_since_is_known(self, store: Store) -> None:
-        """What it was before the session changed it, and whether another did, too."""
+        """The answer has the value before the session's change, and if another changed it."""
         await create(store, A)
         await create(store, B)
         await add(store, B, draft(set={"app:old": 1}))
@@ -60,11 +60,11 @@ class HistoryLaws:
         await add(store, A, draft(set={"app:old": 4}))
         await add(store, B, draft(set={"user:both": 2, "app:theirs": 1}))
         names = ["app:old", "app:new", "user:both", "app:theirs", "app:never"]
-        found = dict(await store.names_since(A, at, names))
-        old = found.pop("app:old")
+        changers = dict(await store.names_since(A, at, names))
+        old = changers.pop("app:old")
         assert old.before is not None
         assert (old.before.value, old.version, old.others) == (2, 4, False)
-        assert found == {
+        assert changers == {
             "app:new": NameSince(None, 1, others=False),
             "user:both": NameSince(None, 2, others=True),
         }

@@ -76,12 +76,12 @@ class OverviewLaws:
         clock.advance(SECOND)
         await add(store, A, asking("a2", "question"))
         await create(store, key("quiet"))
-        found = await inbox(store)
-        assert seen(found) == [("a", 2), ("c", 2), ("b", 2), ("a", 3)]
-        times = [each.request.since_us for each in found]
+        requests = await inbox(store)
+        assert seen(requests) == [("a", 2), ("c", 2), ("b", 2), ("a", 3)]
+        times = [each.request.since_us for each in requests]
         assert times == sorted(times)
         assert min(times) > 0
-        assert [each.key for each in found] == [A, C, B, A]
+        assert [each.key for each in requests] == [A, C, B, A]
 
     async def test_open_requests_are_found_by_app_user_and_kind(self, store: OverviewStore) -> None:
         """Each alone, and together."""
@@ -98,7 +98,7 @@ class OverviewLaws:
         assert await inbox(store, WaitingQuery(app="nobody")) == []
 
     async def test_paging_meets_every_open_request_once(self, store: OverviewStore) -> None:
-        """Whatever the size of a page, and while others are answered."""
+        """Paging is complete for every page size, also while requests are answered."""
         for number in range(5):
             await wait(store, key(f"s{number}"), asking("x"), asking("y", "question"))
         whole = seen(await inbox(store))

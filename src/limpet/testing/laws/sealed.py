@@ -39,7 +39,7 @@ _READS: Final[dict[str, Callable[[SealedStore], Awaitable[object]]]] = {
 
 
 async def unreachable(owners: Sequence[KeyOwner]) -> None:
-    """What a key service that is down does."""
+    """Fail as a key service that is down does."""
     raise ConnectionError("the key service does not answer")
 
 
@@ -74,9 +74,9 @@ class SealedLaws:
         """app: and user: names are opened when somebody looks at them, and nobody waits then."""
         await filled(await open_sealed(new_seal()))
         watched = WatchedSeal(new_seal())
-        found = await load(await open_sealed(watched), A)
-        assert found.scopes["app:a"].value == [1, 2]
-        assert found.scopes["user:u"].value == {"x": 1}
+        loaded = await load(await open_sealed(watched), A)
+        assert loaded.scopes["app:a"].value == [1, 2]
+        assert loaded.scopes["user:u"].value == {"x": 1}
         assert watched.early == []
 
     async def test_a_session_of_another_process_is_written_with_its_keys(

@@ -13,14 +13,14 @@ import limpet
 from limpet.adapters.langgraph import LimpetSaver, LimpetStore
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory://"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/graphs.db?sync=normal"
-    found = os.environ.get("LIMPET_INSIDE_POSTGRES")
-    return found or pytest.skip("LIMPET_INSIDE_POSTGRES names no server")
+    name = f"LIMPET_INSIDE_{request.param.upper()}"
+    return os.environ.get(name) or pytest.skip(f"{name} names no server")
 
 
 @pytest.fixture

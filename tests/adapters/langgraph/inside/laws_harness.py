@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -13,6 +14,7 @@ from langgraph.types import interrupt
 import limpet
 from limpet.adapters.langgraph import as_harness
 from tests.support.harness_kill import killed_and_run_again
+from tests.support.harness_stream import streamed
 
 performed: list[str] = []
 heard: list[list[Any]] = []
@@ -109,6 +111,21 @@ async def test_what_is_out_of_view_is_not_said_again(
     roles = [message.role for message in await session.messages()]
     assert roles[:2] == ["user", "assistant"]
     assert not any(message.text == "done: receipt" for message in await session.messages())
+
+
+async def test_a_stream_is_seen_by_followers(
+    lp: limpet.Limpet, app: str, session: limpet.Session[Any]
+) -> None:
+    """What a model of the graph says in pieces are partials; the whole is one message."""
+    fake = GenericFakeChatModel(messages=iter([AIMessage("It rains here.")]))
+
+    async def say(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await fake.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("say", say).add_edge(START, "say")
+    pieces = await streamed(lp, session, as_harness(graph, lp))
+    assert pieces == ["It", " ", "rains", " ", "here."]
+    assert [m.text for m in await session.messages()] == ["Help!", "It rains here."]
 
 
 def test_a_kill_between_two_nodes_repeats_only_the_second(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from limpet.store.postgres.sql import SCRIPTS
 DIGESTS = {
     1: "db59852a7d524b7f2d05515ddabbd3cb9cdfa2f0423e92d335c85b65b99f7a08",
     2: "d61ea5663bb65a9f9a6f1197076ebd01fd80be323e97b99871c26014c9146bf7",
+    3: "4fb6d79f1359929c81598b648e0968e68b4aa2d7ee07dc3bd11126b84684a121",
 }
 
 

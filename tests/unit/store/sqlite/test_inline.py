@@ -17,20 +17,21 @@ import pytest
 
 import limpet
 from limpet.errors import StoreForked
+from limpet.store import jobs as paces
 from limpet.store.cache import Cache
-from limpet.store.sqlite import write_connection, writer as paces
-from limpet.store.sqlite.batch import SQLiteBatch
-from limpet.store.sqlite.file import connect
-from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.write_connection import Transaction, Wal
-from limpet.store.sqlite.writer import (
+from limpet.store.jobs import (
     HERE_BYTES_MAX,
     HERE_JOBS_MAX,
     JobQueue,
     Pace,
-    SQLiteJob,
-    SQLiteSnapshots,
+    WriteJob,
 )
+from limpet.store.sqlite import write_connection
+from limpet.store.sqlite.batch import SQLiteBatch
+from limpet.store.sqlite.file import connect
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.write_connection import Transaction, Wal
+from limpet.store.sqlite.writer import SQLiteSnapshots
 from limpet.testing.commits import add, addition, create, draft, key, load, log
 from tests.support.forked import in_child
 from tests.support.inside import as_one_batch
@@ -159,7 +160,7 @@ async def test_where_the_loop_does_not_commit_one_who_is_alone_is_gathered(
     queue = JobQueue(here.append, pace)
     pace.crowd = crowd
     pace.begin_turn()
-    asking = queue.submit(SQLiteJob([addition(A)]))
+    asking = queue.submit(WriteJob([addition(A)]))
     asking.send(None)  # nothing else waits to run
     assert (here, queue.count()) == ([], 0)
     await turns(2)
@@ -230,7 +231,7 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
 
     before = queue._handed
     monkeypatch.setattr(queue, "_turns_over", Interrupted())
-    job = SQLiteJob([addition(A)])
+    job = WriteJob([addition(A)])
     with pytest.raises(KeyboardInterrupt):
         queue.wake(job)
     monkeypatch.undo()
@@ -242,9 +243,9 @@ async def test_a_turn_is_the_threads_while_it_has_something_left() -> None:
     """What it was handed in an earlier turn comes first."""
     asked: list[int] = []
     queue = JobQueue(lambda jobs: asked.append(len(jobs)), Pace())  # and answers none of them
-    waiting = [asyncio.create_task(queue.submit(SQLiteJob([addition(A)]))) for _ in range(2)]
+    waiting = [asyncio.create_task(queue.submit(WriteJob([addition(A)]))) for _ in range(2)]
     await turns(3)
-    waiting += [asyncio.create_task(queue.submit(SQLiteJob([addition(A)])))]
+    waiting += [asyncio.create_task(queue.submit(WriteJob([addition(A)])))]
     await turns(3)
     assert asked == [2]
     assert queue.count() == 3
@@ -612,7 +613,7 @@ def test_an_interrupt_before_the_commit_is_durable_leaves_it_to_the_thread(
 
 @pytest.mark.parametrize(
     ("of", "name"),
-    [(Wal, "_committed"), (SQLiteBatch, "settle"), (SQLiteJob, "claim"), (Pace, "held")],
+    [(Wal, "_committed"), (SQLiteBatch, "settle"), (WriteJob, "claim"), (Pace, "held")],
     ids=["in COMMIT", "after it", "when answered", "then"],
 )
 def test_an_interrupt_after_the_commit_is_durable_takes_no_answer_away(
@@ -747,7 +748,7 @@ async def test_the_turns_of_another_loop_make_ours_neither_younger_nor_shorter(
 async def test_closing_refuses_another_loops_latecomers(store: SQLiteStore) -> None:
     """A turn that ends after the writer's thread is gone is answered, not left waiting."""
     await store.close()
-    job = SQLiteJob([addition(A)])
+    job = WriteJob([addition(A)])
     queue = store._writer.jobs  # type: ignore[union-attr]
     queue._put([job])
     with pytest.raises(limpet.errors.StoreClosed):

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from limpet.errors import StoreClosed, StoreError
+from limpet.store import jobs
 from limpet.store.protocol import Committed
 from limpet.store.sqlite import writer
 from limpet.store.sqlite.store import SQLiteStore
@@ -31,7 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that holds two jobs and batches of two."""
-    monkeypatch.setattr(writer, "WAITING_MAX", 2)
+    monkeypatch.setattr(jobs, "WAITING_MAX", 2)
     monkeypatch.setattr(writer, "BATCH_MAX", 2)
 
 

@@ -40,7 +40,8 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A part of what the parent has left, above 0 and up to 1: for turn.delegate(budget=…)."""
+    """A fraction of the parent's remaining budget, above 0 and up to 1: for
+    turn.delegate(budget=…)."""
 
     of: float
 
@@ -177,7 +178,7 @@ def given_back(facts: Facts) -> Fact | None:
 
 
 def account(facts: Facts) -> dict[str, Any]:
-    """What a spawned child and its own have used, and the limits it had, for its parent."""
+    """Return the usage of a spawned child and its descendants, with its limits, for the parent."""
     return {**used_up(facts)._asdict(), "limit": _limits(facts)}
 
 
@@ -189,8 +190,8 @@ def usage(facts: Facts) -> Usage:
 
 def reservations(facts: Facts) -> dict[str, Amount]:
     """Return the sum that calls under way may still use."""
-    found = facts.get("budget", EMPTY).get("reserved", EMPTY)
-    return {id: Amount(*of) for id, of in found.items()}
+    reserved = facts.get("budget", EMPTY).get("reserved", EMPTY)
+    return {id: Amount(*of) for id, of in reserved.items()}
 
 
 def spent(facts: Facts) -> Amount:
@@ -310,13 +311,13 @@ def fold_returned(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def lend(facts: Facts, of: Amount) -> Changes:
-    """What follows for the parent if a spawned child is given this much."""
+    """Return the parent's budget after a spawned child receives this much."""
     return _budget(facts, spawned=_pair(*_plus(_spawned(facts), of)))
 
 
 def take_back(facts: Facts, lent: Amount | None, account: Mapping[str, Any]) -> Changes:
-    """What follows for the parent if a spawned child ends: what is unspent comes back, also of what
-    the child was granted beside it."""
+    """Return the parent's budget after a spawned child ends: what is unspent comes back, grants
+    included."""
     given = (Amount() if lent is None else lent)._asdict()
     had, limits, out = account.get("limit", EMPTY), _limits(facts), _spawned(facts)._asdict()
     left = Amount(**{name: max(0, out[name] - given[name]) for name in LIMITS})
@@ -333,8 +334,8 @@ def fold_message(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     counted, cost = data.get("usage"), data.get("cost", 0)
     if not counted and not cost:
         return {}
-    found = counted if isinstance(counted, Mapping) else EMPTY
-    more = {name: found.get(name) for name in _COUNTED}
+    usage = counted if isinstance(counted, Mapping) else EMPTY
+    more = {name: usage.get(name) for name in _COUNTED}
     sums = {name: by for name, by in more.items() if type(by) is int and by > 0}
     return _add_usage(facts, cost=round(cost * MILLION) if _is_amount(cost) else 0, **sums)
 

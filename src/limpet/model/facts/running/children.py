@@ -127,8 +127,8 @@ def delegation(facts: Facts) -> FrozenDict | None:
 
 def works_for(facts: Facts, parent: Key, uid: str) -> bool:
     """True if the session says that it was delegated from this one."""
-    found = delegation(facts)
-    return found is not None and parent_in(facts) == parent and found.get("uid") == uid
+    delegated = delegation(facts)
+    return delegated is not None and parent_in(facts) == parent and delegated.get("uid") == uid
 
 
 def parent_in(facts: Facts) -> Key | None:

@@ -33,8 +33,8 @@ def memory_written(
 
 def version_in(facts: Facts, name: str) -> tuple[int, int]:
     """The version of a buffer and the seq of the event that wrote it; 0 if nothing did."""
-    found = facts.get("memory", EMPTY).get(name, EMPTY)
-    return int(found.get("version", 0)), int(found.get("seq", 0))
+    entry = facts.get("memory", EMPTY).get(name, EMPTY)
+    return int(entry.get("version", 0)), int(entry.get("seq", 0))
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

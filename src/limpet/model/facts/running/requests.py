@@ -54,7 +54,7 @@ DECISIONS: Final[Mapping[str, tuple[Decision, ...]]] = {
 
 
 class Request(msgspec.Struct, frozen=True):
-    """An open request: a session waits for its answer."""
+    """An open request that a session waits on."""
 
     id: str
     kind: WaitingKind
@@ -114,9 +114,11 @@ def requests_in(facts: Facts) -> FrozenDict:
 def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
     """Return what the session waits for, in the order of asking; without `texts`, or where the
     event cannot be read, without a name and an input."""
-    found = [(r.get("seq", 0), id, r) for id, r in requests_in(facts).items() if "answer" not in r]
+    unanswered = [
+        (r.get("seq", 0), id, r) for id, r in requests_in(facts).items() if "answer" not in r
+    ]
     shown = []
-    for seq, id, r in sorted(found, key=lambda each: int(each[0])):
+    for seq, id, r in sorted(unanswered, key=lambda each: int(each[0])):
         said = {**r, **texts.get(seq, EMPTY)}
         asked = (said.get("name", ""), said.get("input"), _time(r.get("deadline_us")))
         shown.append(Request(id, kind_of(r), *asked))
@@ -136,8 +138,8 @@ def is_open(facts: Facts, id: str) -> bool:
 
 def deadline_us(facts: Facts, ids: Iterable[str]) -> int | None:
     """When the first of these is answered by default."""
-    found = [requests_in(facts).get(id, EMPTY).get("deadline_us") for id in ids]
-    return min([at_us for at_us in found if at_us is not None], default=None)
+    deadlines = [requests_in(facts).get(id, EMPTY).get("deadline_us") for id in ids]
+    return min([at_us for at_us in deadlines if at_us is not None], default=None)
 
 
 def overdue(facts: Facts, now_us: int) -> dict[str, bool]:

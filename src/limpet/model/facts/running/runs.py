@@ -25,6 +25,7 @@ SPAN_COMPLETED: Final = "span.completed"
 STATUS_CHANGED: Final = "session.status_changed"
 STATUS_IDLE: Final = inputs.STATUS_IDLE
 ERROR: Final = "session.error"
+MAX_STEPS: Final = "max_steps"  # the `limit` in the note of an agent that stopped there
 REQUEUED: Final = "session.requeued"
 INTERRUPT: Final = "user.interrupt"
 DEAD: Final = "$dead"  # the label of dead letters, by which they are listed
@@ -77,7 +78,7 @@ _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_u
 
 
 def readable(text: str) -> str:
-    """The text of an error as it can be stored: short, and without what is no character."""
+    """Return an error's text as it can be stored: shortened, and without invalid characters."""
     return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
@@ -304,8 +305,8 @@ def is_interrupted(facts: Facts) -> bool:
 
 def redirect_in(facts: Facts) -> int | None:
     """The seq of the interrupt that begins the next turn; None: no interrupt does."""
-    found: int | None = run_in(facts).get("redirect")
-    return found
+    seq: int | None = run_in(facts).get("redirect")
+    return seq
 
 
 def redirects(data: Mapping[str, Any] | None) -> bool:

@@ -24,7 +24,7 @@ ATTACHED_MAX: Final = 64  # of each kind: a head must stay small
 
 
 class SetupChange(msgspec.Struct, frozen=True):
-    """One difference between two setups; None: it is not there."""
+    """One difference between two setups; None where it is missing."""
 
     what: str  # agent, environment, permissions, tool, resource, vault or limit
     name: str

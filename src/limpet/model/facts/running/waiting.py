@@ -41,8 +41,8 @@ def open_request(label: str, kind: str) -> OpenRequest | None:
 
 def open_in(facts: Facts) -> list[OpenRequest]:
     """The open requests of a session by their labels, the oldest first."""
-    found = [open_request(*label) for label in labels.labels_in(facts).items()]
-    return sorted([each for each in found if each is not None])
+    requests = [open_request(*label) for label in labels.labels_in(facts).items()]
+    return sorted([each for each in requests if each is not None])
 
 
 def relabeled(before: Facts, facts: Facts, at: Moment) -> Changes:
@@ -57,7 +57,7 @@ def relabeled(before: Facts, facts: Facts, at: Moment) -> Changes:
             kind = "unknown_effect" if kind == "effect" else kind
             made = known.get(seq) or OpenRequest(at.at_us, seq, kind)
             wanted[made.label] = made.kind
-    found = labels.labels_in(facts)
-    others = {n: value for n, value in found.items() if _LABEL.fullmatch(n) is None}
+    current = labels.labels_in(facts)
+    others = {n: value for n, value in current.items() if _LABEL.fullmatch(n) is None}
     after = FrozenDict({**others, **wanted})
-    return {} if after == found else {"labels": after or None}
+    return {} if after == current else {"labels": after or None}

@@ -8,12 +8,14 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any, Final
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import SessionCorrupt, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
+from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
 from limpet.store import cursor as cursors
 from limpet.store.coding.bodies import NamesByOwner, ScopeNameReader, replay_events
+from limpet.store.coding.codec import UNHELD
 from limpet.store.coding.seal import scope_owner
 from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.postgres import rows
@@ -40,6 +42,20 @@ async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int
     met, more = on_page(await conn.fetch(sql, *args), query, limit)
     read = rows.tombstone_from if query.deleted else rows.head_from
     return Page(tuple([read(rows.key_from(row), row) for row in met]), more)
+
+
+async def vouched(reader: PostgresReader, conn: Connection, key: Key) -> Head | None:
+    """The head of one session that is there. Raises SessionCorrupt if its keys do not vouch for
+    it, Unready."""
+    first = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
+    sql, args = statement(first, None, 1)
+    row = await conn.fetchrow(sql, *args)
+    if row is None or rows.key_from(row) != key:  # no id with this prefix sorts before it
+        return None
+    head = rows.head_from(key, row)
+    if not reader.codec.head_holds(head, row["mac"]):
+        raise SessionCorrupt(key, f"its head {UNHELD}")
+    return head
 
 
 async def page_with_states(
@@ -81,8 +97,12 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
     """
     cursors.check(query)
     args: list[Any] = list(first)
-    by_key = query.deleted or query.order == "key"
-    source, where, columns = (_by_key if by_key else _range)(query, cursor, args)
+    if cursors.by_phase(query):
+        most = limits.WALK_MAX if cursors.filters(query) else limit + 1
+        source, where, columns = _by_phase(query, cursor, args, most)
+    else:
+        by_key = query.deleted or query.order == "key"
+        source, where, columns = (_by_key if by_key else _range)(query, cursor, args)
     if query.app is None and not query.reserved:
         where.append(_UNRESERVED)
     way = "DESC" if query.reverse else "ASC"
@@ -102,13 +122,13 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
     return sql, args
 
 
-def on_page(found: list[Any], query: Query, limit: int) -> tuple[list[Any], str | None]:
+def on_page(rows: list[Any], query: Query, limit: int) -> tuple[list[Any], str | None]:
     """The rows of a page among those that its statement brought, and the cursor to the next."""
-    met = [row for row in found if row["passes"]]
+    met = [row for row in rows if row["passes"]]
     if len(met) > limit:
         return met[:limit], cursor_after(met[limit - 1], query)
-    walked = bool(found) and found[-1]["n"] == limits.WALK_MAX
-    return met, cursor_after(found[-1], query) if walked else None
+    walked = bool(rows) and rows[-1]["n"] == limits.WALK_MAX
+    return met, cursor_after(rows[-1], query) if walked else None
 
 
 def cursor_after(row: Any, query: Query) -> str:
@@ -133,6 +153,9 @@ def _passing(query: Query, args: list[Any]) -> str:
     if query.schema_version is not None:
         version = _bind(args, query.schema_version)
         wanted.append(f"s.facts ->> 'schema_version' IS NOT DISTINCT FROM {version}")
+    if query.phase is not None:
+        standing = None if query.phase == ACTIVE else query.phase
+        wanted.append(f"s.standing IS NOT DISTINCT FROM {_bind(args, standing)}")
     return f"({' AND '.join(wanted)})"
 
 
@@ -183,6 +206,30 @@ def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, lis
     return f"limpet.{'tombstones' if query.deleted else 'sessions'} s", where, rest
 
 
+def _by_phase(
+    query: Query, cursor: str | None, args: list[Any], most: int
+) -> tuple[str, list[str], list[str]]:
+    """In the order of rows, which is that of the index of phases in each app. The apps are few, and
+    each is one step along the index; of each, one page."""
+    where = [f"s.standing = {_bind(args, query.phase)}"]
+    if cursor is not None:
+        row = _bind(args, cursors.read(cursor, query)[1])
+        where.append(f"s.sid {'<' if query.reverse else '>'} {row}")
+    if query.app is not None:
+        where.insert(0, f"s.app = {_bind(args, query.app)}")
+        return "limpet.sessions s", where, ["s.sid"]
+    step = "SELECT min(app) FROM limpet.sessions WHERE standing IS NOT NULL"
+    page = f"WHERE s.app = a.app AND {' AND '.join(where)}"
+    way = "DESC" if query.reverse else "ASC"
+    source = (  # our own texts; values are parameters
+        f'(WITH RECURSIVE apps (app) AS (SELECT ({step}) COLLATE "C" UNION ALL '  # nosec B608
+        f'SELECT ({step} AND app > a.app) COLLATE "C" FROM apps a WHERE a.app IS NOT NULL) '
+        f"SELECT l.* FROM apps a CROSS JOIN LATERAL (SELECT * FROM limpet.sessions s {page} "
+        f"ORDER BY s.sid {way} LIMIT {most}) l) s"
+    )
+    return source, [], ["s.sid"]
+
+
 def _beyond(columns: list[str], at: list[Any], args: list[Any], *, reverse: bool) -> str:
     """The condition that a row comes after the one that a cursor names."""
     marks = ", ".join([_bind(args, value) for value in at])
@@ -230,10 +277,10 @@ def _require_keys(reader: PostgresReader, kinds: dict[str, list[Any]]) -> None:
 
 def _by_session(events: list[Any]) -> dict[int, list[Any]]:
     """Rows of events in the order of their seqs, by the number of their session."""
-    found: dict[int, list[Any]] = {}
+    rows: dict[int, list[Any]] = {}
     for row in sorted(events, key=itemgetter("seq")):
-        found.setdefault(row["sid"], []).append(row)
-    return found
+        rows.setdefault(row["sid"], []).append(row)
+    return rows
 
 
 async def _fields(
@@ -252,10 +299,10 @@ async def _fields(
     return None if fold.damaged else fold.fields
 
 
-def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:
+def _names(reader: PostgresReader, name_rows: list[Any]) -> NamesByOwner:
     """The newest version of every shared name, by its owner."""
     names: dict[ScopeKey, ScopeNameReader] = {}
-    for row in sorted(found, key=itemgetter("version")):
+    for row in sorted(name_rows, key=itemgetter("version")):
         key = (row["app"], row["owner"], row["name"])
         names.setdefault(key, ScopeNameReader(key, reader.codec)).add(rows.scope_row(row))
     values: NamesByOwner = {}

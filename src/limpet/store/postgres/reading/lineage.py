@@ -119,34 +119,40 @@ async def _part(
 ) -> list[tuple[Event, int]]:
     """Own events of one session on the way, hot and cold."""
     of, codec, top = (part["sid"], part["uid"]), reader.codec, part["top"]
-    (low, high), found = between, list[tuple[Event, int]]()
+    (low, high), events = between, list[tuple[Event, int]]()
 
     async def hot() -> None:
-        left, sign = limit - len(found), -1 if reverse else 1
+        left, sign = limit - len(events), -1 if reverse else 1
         if high > max(low, top) and left > 0 and not room.full:
             asked = (max(low, top), high, sign, left, READ_PAGE_BYTES_MAX, *select(types))
             rows_ = await conn.fetch(SQL["part"], of[0], *asked)
-            found.extend(within(room, (rows.sized_event(r, of[1], codec) for r in rows_)))
+            events.extend(within(room, (rows.sized_event(r, of[1], codec) for r in rows_)))
 
     async def cold() -> None:
-        left = limit - len(found)
+        left = limit - len(events)
         if low < top and left > 0 and not room.full:
             asked = ((low, min(high, top)), left, room, types)
-            found.extend(await segments.events(codec, conn, of, *asked, reverse=reverse))
+            events.extend(await segments.events(codec, conn, of, *asked, reverse=reverse))
 
     for read in (hot, cold) if reverse else (cold, hot):
         await read()
     began = list(zip(part["floors"], part["begans"], strict=True))[::-1]
-    return [(inherited_event(event, began), size) for event, size in found]
+    return [(inherited_event(event, began), size) for event, size in events]
 
 
 def _through(
-    reader: PostgresReader, found: list[Any], start: int, limit: int, *, reverse: bool, stubs: bool
+    reader: PostgresReader,
+    event_rows: list[Any],
+    start: int,
+    limit: int,
+    *,
+    reverse: bool,
+    stubs: bool,
 ) -> list[tuple[Event, int]]:
     """The page in rows of `read_line`, with stubs for what was erased with a parent."""
-    bottom = found[0]["bottom"] if stubs else 0
+    bottom = event_rows[0]["bottom"] if stubs else 0
     gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
-    there = [row for row in found if row["seq"] is not None]
+    there = [row for row in event_rows if row["seq"] is not None]
     room = PageBytes()
     page: list[tuple[Event, int]] = []
     if not reverse:
@@ -339,19 +345,19 @@ async def _with_cold(
 ) -> list[tuple[Event, int]]:
     """The same of a history of which some events are cold: all of it is read through."""
     before, after = between
-    found: list[tuple[Event, int]] = []
-    while before > after + 1 and len(found) < limit:
+    naming: list[tuple[Event, int]] = []
+    while before > after + 1 and len(naming) < limit:
         page = await events(reader, conn, key, before, _PAGE, None, reverse=True)
-        found += [p for p in page if p[0].seq > after and is_naming(p[0], name)]
+        naming += [p for p in page if p[0].seq > after and is_naming(p[0], name)]
         before = page[-1][0].seq if page else 0
-    return found[:limit]
+    return naming[:limit]
 
 
 async def names_since(
     reader: PostgresReader, conn: Connection, key: Key, seq: int, names: Sequence[str]
 ) -> dict[str, NameSince]:
     """The values of shared names before the session changed them, and whether others did too."""
-    found: dict[str, NameSince] = {}
+    changes: dict[str, NameSince] = {}
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
         if row is None or row["archived"]:
@@ -361,8 +367,8 @@ async def names_since(
             of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
             since = await _since(reader, conn, row["uid"], at, of)
             if since is not None:
-                found[name] = since
-    return found
+                changes[name] = since
+    return changes
 
 
 async def _since(

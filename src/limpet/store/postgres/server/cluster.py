@@ -19,8 +19,11 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, cast
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import msgspec
@@ -31,11 +34,15 @@ from limpet.store.logs import POSTGRES
 from limpet.store.postgres.server.settings import (
     CLUSTER,
     CONNECT_SECONDS_MAX,
+    DIRECT,
+    DRIVER,
+    POOLER,
+    SESSION,
+    STATEMENT_SECONDS_MAX,
     Connection,
     driver_url,
     hosts,
     is_pooled,
-    options,
     where,
 )
 from limpet.store.postgres.sql import SQL
@@ -52,6 +59,11 @@ LOOK_SECONDS: Final = 2.0  # between two looks at the other servers, while the s
 BACK_SECONDS: Final = 0.05  # between two questions whether the quorum is back
 TOKENS_MAX: Final = 65_536  # sessions whose last commit is known
 _CHOICES: Final = {"reads": ("primary", "any"), "behind": ("wait", "primary", "fail")}
+_EXAMPLE: Final = "Write for example postgresql://h1,h2,h3/db?replicas=3&write_quorum=2"
+_SETTINGS: Final = (
+    f"The options of a cluster are {', '.join(CLUSTER)}. Set other settings of the server there, "
+    "by ALTER ROLE … SET"
+)
 _RULE: Final = "each is at least ⌊R/2⌋+1 and at most R, so that C_R + C_W > R"
 _WAITING: Final = "canceling wait for synchronous replication"
 _NAMED: Final = re.compile(
@@ -76,6 +88,12 @@ class ClusterOptions(msgspec.Struct, frozen=True):
         return self.write_quorum - 1
 
     @property
+    def command_seconds(self) -> float:
+        """How long the driver waits for one command. It cancels what takes longer, which would end
+        a wait for the quorum: `Cluster.acknowledged` has left the connection by then."""
+        return STATEMENT_SECONDS_MAX + 2 * self.quorum_seconds
+
+    @property
     def setting(self) -> str:
         """A setting of the servers that gives this quorum."""
         return f"synchronous_standby_names = 'ANY {self.standbys} (*)'"
@@ -84,21 +102,27 @@ class ClusterOptions(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=256)
 def cluster_options(url: str) -> ClusterOptions | None:
     """The cluster that a URL names; None if it names none. Raises InvalidURL."""
-    given = {name: values[-1] for name, values in options(url).items() if name in CLUSTER}
+    place, named = where(url), tuple(hosts(url))
+    given = _given(url, place)
     if not given:
         return None
-    place, named = where(url), tuple(hosts(url))
     if is_pooled(url):
-        raise InvalidURL(place, "a pooler hides which server answers; name the servers themselves")
+        raise InvalidURL(
+            place, "a pooler hides which server answers; name the servers themselves", _EXAMPLE
+        )
     for name, values in _CHOICES.items():
         if given.get(name, values[0]) not in values:
-            raise InvalidURL(place, f"{name} is {' or '.join(values)}, not {given[name]!r}")
+            raise InvalidURL(
+                place, f"{name} is {' or '.join(values)}, not {given[name]!r}", _EXAMPLE
+            )
     replicas = _number(place, given, "replicas", len(named))
     if not 2 <= replicas <= REPLICAS_MAX:
         reason = f"replicas is the number R of all servers, 2 to {REPLICAS_MAX}, not {replicas}"
-        raise InvalidURL(place, reason)
+        raise InvalidURL(place, reason, _EXAMPLE)
     if len(named) > replicas:
-        raise InvalidURL(place, f"it names {len(named)} hosts, more than replicas={replicas}")
+        raise InvalidURL(
+            place, f"it names {len(named)} hosts, more than replicas={replicas}", _EXAMPLE
+        )
     most = replicas // 2 + 1
     write = _number(place, given, "write_quorum", most)
     read = _number(place, given, "read_quorum", most)
@@ -108,7 +132,7 @@ def cluster_options(url: str) -> ClusterOptions | None:
                 f"{name} ({symbol}) is {quorum}, and with replicas (R) = {replicas} it is "
                 f"{most} to {replicas}: {_RULE}"
             )
-            raise InvalidURL(place, reason)
+            raise InvalidURL(place, reason, _EXAMPLE)
     return ClusterOptions(
         named,
         replicas,
@@ -120,12 +144,31 @@ def cluster_options(url: str) -> ClusterOptions | None:
     )
 
 
+def _given(url: str, place: str) -> dict[str, str]:
+    """The options of a cluster that a URL has. Raises InvalidURL for one that is misspelt, since a
+    store would be opened without the quorum that it asks for."""
+    every = parse_qs(urlsplit(url).query, keep_blank_values=True)
+    ours = [name for name in every if name in CLUSTER]
+    for name in every:
+        if name in CLUSTER and (len(every[name]) > 1 or not every[name][0]):
+            text = "more than once" if len(every[name]) > 1 else "without a value"
+            raise InvalidURL(place, f"it has the option {name} {text}", _EXAMPLE)
+        if name in (*CLUSTER, POOLER, DIRECT) or name in DRIVER or name.lower() in SESSION:
+            continue
+        meant = get_close_matches(name.lower(), CLUSTER, 1, cutoff=0.8)
+        if meant or (ours and "." not in name):  # a setting of an extension has a dot
+            reason = f"it has the unknown option {name!r}"
+            advice = f"Write {meant[0]}, if that is meant" if meant else _SETTINGS
+            raise InvalidURL(place, reason, advice)
+    return {name: every[name][0] for name in ours}
+
+
 def _number(place: str, given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name)
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,6}", text):
-        raise InvalidURL(place, f"{name} is a whole number, not {text!r}")
+        raise InvalidURL(place, f"{name} is a whole number, not {text!r}", _EXAMPLE)
     return int(text)
 
 
@@ -134,7 +177,7 @@ def _seconds(place: str, given: Mapping[str, str]) -> float:
     seconds = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else 0.0
     if not 0 < seconds <= QUORUM_SECONDS_MAX:
         reason = f"quorum_seconds is a number above 0, up to {QUORUM_SECONDS_MAX:.0f}, not {text!r}"
-        raise InvalidURL(place, reason)
+        raise InvalidURL(place, reason, _EXAMPLE)
     return seconds
 
 
@@ -142,8 +185,8 @@ def standbys_awaited(names: str) -> int:
     """How many standbys a commit waits for, by a value of synchronous_standby_names."""
     if not names.strip():
         return 0
-    found = _NAMED.fullmatch(names)
-    return 1 if found is None else int(found["many"])
+    match = _NAMED.fullmatch(names)
+    return 1 if match is None else int(match["many"])
 
 
 # --- the servers ---------------------------------------------------------------------------------
@@ -158,10 +201,11 @@ class Member(msgspec.Struct, frozen=True):
     system: str  # the same for all servers of a cluster
     names: str  # synchronous_standby_names
     lsn: int  # written up to here; on a standby, replayed
+    started: str  # another one after every start and every crash
 
 
 class Cluster:
-    """What this process knows of the servers that a URL names: which of them is the primary.
+    """The servers that a URL names, and which of them is the primary.
 
     Shared by everything in the process that connects to this URL, on any event loop.
     """
@@ -173,10 +217,18 @@ class Cluster:
         self._looked_at = 0.0
         self._suspected = False  # look for another primary before the next connection
         self._waits_in_vain = False  # a commit did, and nobody has been acknowledged since
+        self.doubts = 0  # how often a wait was heard to have been ended on the primary
+        self.confirmed: object = None  # of which run, and with how many doubts: see `Pools`
 
     @property
     def primary(self) -> Member | None:
         return self._primary
+
+    @property
+    def run(self) -> tuple[int, int, str] | None:
+        """The primary since its last start or crash."""
+        primary = self._primary
+        return None if primary is None else (primary.place, primary.timeline, primary.started)
 
     @property
     def timeline(self) -> int:
@@ -204,10 +256,10 @@ class Cluster:
     async def _to_primary(self, known: Member, arguments: Mapping[str, Any]) -> Connection:
         conn = await self.connect_to(known.place, **arguments)
         try:
-            found = await _described(conn, known.place)
-            if found.standby or found.timeline < self.timeline:
+            member = await _described(conn, known.place)
+            if member.standby or member.timeline < self.timeline:
                 raise asyncpg.TargetServerAttributeNotMatched("it is not the primary any more")
-            self._take(found)
+            self._take(member)
             await conn.execute(SQL["quorum_commits"])
         except BaseException:
             conn.terminate()
@@ -235,8 +287,8 @@ class Cluster:
         Raises asyncpg.TargetServerAttributeNotMatched if there is none, or if too few answer to
         know.
         """
-        found = await self.members()
-        heard = [member for member in found if member is not None]
+        members = await self.members()
+        heard = [member for member in members if member is not None]
         enough = min(self.options.read_quorum, max(1, len(self.options.hosts)))
         if len(heard) < enough:
             reason = (
@@ -256,7 +308,7 @@ class Cluster:
             )
         self._suspected = False
         self._take(leading[0])
-        return found
+        return members
 
     def suspect(self) -> None:
         """A commit waited in vain: another server may have been promoted."""
@@ -321,14 +373,26 @@ class Cluster:
         for the quorum for longer than `quorum_seconds`, and leaves the connection: what waits there
         is committed when the quorum is back. The call itself may take longer.
 
-        Nothing is cancelled: the server would end the wait, and show rows that the quorum lacks.
+        Nothing is cancelled at the server, not even if the caller is: it would end the wait, and
+        show rows that the quorum lacks. If somebody else ends it, the server answers with success
+        and a warning, which is not an acknowledgement either.
         """
         process, task = conn.get_server_pid(), asyncio.ensure_future(call)
+        warnings: list[object] = []
+
+        def hear(_: Connection, message: object) -> None:
+            warnings.append(message)
+
+        if not conn.is_closed():  # else the call says so
+            conn.add_log_listener(hear)
         try:
             while True:
                 done, _ = await asyncio.wait({task}, timeout=self.options.quorum_seconds)
                 if done:
                     answer = await task
+                    if any([gave_up_waiting(each) for each in warnings]):
+                        self.doubts += 1
+                        raise self.unavailable(asked)
                     self._waits_in_vain = False
                     return answer
                 if await self._awaits_quorum(process):
@@ -338,9 +402,12 @@ class Cluster:
                 raise self.unavailable(asked) from None
             raise
         except asyncio.CancelledError:
-            task.cancel()
+            conn.terminate()
             await asyncio.gather(task, return_exceptions=True)
             raise
+        finally:
+            with suppress(asyncpg.InterfaceError):  # it was left, and is not the pool's any more
+                conn.remove_log_listener(hear)
         conn.terminate()
         await asyncio.gather(task, return_exceptions=True)
         self.suspect()
@@ -368,8 +435,8 @@ class Cluster:
         self._waits_in_vain = False
 
     async def _awaits_quorum(self, process: int | None) -> bool:
-        """Whether a process of the primary, or any, waits for standbys now. False if it does not
-        answer: then the connections to it break too."""
+        """True if the process (None: any) of the primary waits for standbys now. False if the
+        primary does not answer: then the connections to it break too."""
         if self._primary is None:
             return False
         try:
@@ -392,7 +459,7 @@ async def _described(conn: Connection, place: int) -> Member:
     return Member(place, **dict(await conn.fetchrow(SQL["member"])))
 
 
-def gave_up_waiting(message: Any) -> bool:
+def gave_up_waiting(message: object) -> bool:
     """True for the warning by which a server says that it acknowledges a commit without a quorum:
     somebody has cancelled the wait."""
     return _WAITING in str(message)
@@ -400,8 +467,8 @@ def gave_up_waiting(message: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _shared(url: str) -> Cluster | None:
-    found = cluster_options(url)
-    return None if found is None else Cluster(url, found)
+    options = cluster_options(url)
+    return None if options is None else Cluster(url, options)
 
 
 def cluster_of(url: str) -> Cluster | None:
@@ -443,13 +510,13 @@ class CausalTokens:
 
     def of(self, keys: Sequence[Key] | None, token: int | None = None) -> list[int]:
         """The tokens that a read of these sessions must see; None for a read of everything."""
-        found = [] if token is None else [token]
+        tokens = [] if token is None else [token]
         if keys is None:
-            return [*found, *self._recent]
+            return [*tokens, *self._recent]
         for key in keys:
             known = self._last.get(key)
             if known is not None:
-                found.append(known)
+                tokens.append(known)
             elif self._forgot:
-                found += self._recent
-        return found
+                tokens += self._recent
+        return tokens

@@ -36,12 +36,7 @@ from limpet.store.coding.seal import Awaited, refuse_locked
 from limpet.store.logs import POSTGRES, error_name
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import schema, settings
-from limpet.store.postgres.server.cluster import (
-    CausalTokens,
-    Cluster,
-    cluster_of,
-    gave_up_waiting,
-)
+from limpet.store.postgres.server.cluster import CausalTokens, Cluster, cluster_of
 from limpet.store.postgres.server.pooler import Through, arguments, connect_alone, ready
 from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.server.settings import (
@@ -123,17 +118,17 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
         conn = await connect_alone(url, settings.unlimited_settings())
         try:
             check_version(conn, where(url))
-            found = await schema.installed(conn)
-            current = ready and found == schema.SCHEMA
+            installed = await schema.installed(conn)
+            current = ready and installed == schema.SCHEMA
             late = current and await schema.outdated(conn) not in (set(), schema.TIMELINE)
         finally:
             await conn.close()
     except UNOPENED as error:
         raise unopened(error, where(url)) from error
-    if found == 0:
+    if installed == 0:
         raise StoreUnopened(where(url), "the database has no schema limpet; check the URL")
-    if 0 < found < schema.SCHEMA:
-        raise StoreOlder(where(url), found, schema.SCHEMA)
+    if 0 < installed < schema.SCHEMA:
+        raise StoreOlder(where(url), installed, schema.SCHEMA)
     if late:
         raise StoreUnopened(where(url), _OUTDATED)
 
@@ -150,14 +145,14 @@ async def open_pool(
     made, cluster = arguments(url, wanted), cluster_of(url)
     made["connection_class"] = PooledThrough if is_pooled(url) else Pooled
     if cluster is not None:
-        made["connect"] = cluster.connect if connect is None else connect
+        made["connect"] = partial(_connect_to_primary, cluster) if connect is None else connect
     try:
         pool = await asyncpg.create_pool(
             **made,
             min_size=0,  # no floor: nobody keeps asking for a server that is away
             max_size=size,
             timeout=settings.CONNECT_SECONDS_MAX,
-            command_timeout=settings.STATEMENT_SECONDS_MAX,
+            command_timeout=_command_seconds(cluster),
             init=lambda conn: ready(conn, url, wanted),
             reset=lambda conn: reset(conn, lambda: ready(conn, url, wanted)),
         )
@@ -165,6 +160,10 @@ async def open_pool(
             return pool
     except UNOPENED as error:
         raise unopened(error, where(url)) from error
+
+
+def _command_seconds(cluster: Cluster | None) -> float:
+    return settings.STATEMENT_SECONDS_MAX if cluster is None else cluster.options.command_seconds
 
 
 class Pools:
@@ -194,8 +193,8 @@ class Pools:
     @property
     def size(self) -> int:
         """The number of connections that there may be."""
-        found: int = self.reading.get_max_size() + self.waiting.get_max_size()
-        return found
+        connections: int = self.reading.get_max_size() + self.waiting.get_max_size()
+        return connections
 
     def check(self) -> None:
         """Raise StoreClosed after `end`, StoreForked in a child process."""
@@ -211,17 +210,21 @@ class Pools:
         asked: Asked = "read",
         repeatable: bool = True,
         after: Sequence[int] | None = None,
+        confirmed: bool = True,
     ) -> T:
         """Run a query on a connection of a pool.
 
         `after` lets a replica answer, if the URL says so, once it sees the commits with these
-        tokens.
+        tokens. `confirmed` lets the primary of a cluster answer a read only when the quorum has
+        what it shows.
 
         Runs it again if the connection broke and a repetition does no harm, and if it met sealed
         bodies before their keys were there. Raises StoreError.
         """
         return await self._sealer.opening(
-            lambda: self._run(query, asked=asked, repeatable=repeatable, after=after)
+            lambda: self._run(
+                query, asked=asked, repeatable=repeatable, after=after, confirmed=confirmed
+            )
         )
 
     async def _run(
@@ -231,6 +234,7 @@ class Pools:
         asked: Asked,
         repeatable: bool,
         after: Sequence[int] | None,
+        confirmed: bool,
     ) -> T:
         if self._locked and asked != "read":
             refuse_locked(self._place)
@@ -251,6 +255,8 @@ class Pools:
             try:
                 if self._cluster is None or asked == "read":
                     async with lent(pool) as conn:
+                        if self._cluster is not None and confirmed:
+                            await _confirm(self._cluster, conn)
                         answer = await query(conn)
                 else:
                     answer = await self._change(self._cluster, query, asked)
@@ -316,6 +322,26 @@ class Pools:
         await self.reading.close()
 
 
+async def _confirm(cluster: Cluster, conn: Connection) -> None:
+    """Before the first read from a primary since it started or crashed: return when the quorum has
+    everything that was committed there. Raises QuorumUnavailable.
+
+    A primary that crashed and came back shows commits that waited for their quorum when it died;
+    lost for good, it would take them along, and with them what was read. Later it shows a commit
+    only when the quorum has it, until somebody is heard to have ended a wait.
+    """
+    shown = (conn.itself().run, cluster.doubts)
+    if cluster.confirmed == shown:
+        return
+    await cluster.quorum_back("read")
+    await cluster.acknowledged(conn, _emit(conn), "read")
+    cluster.confirmed = shown
+
+
+async def _emit(conn: Connection) -> None:
+    await conn.execute(SQL["confirm_quorum"])
+
+
 async def _looking(cluster: Cluster) -> None:
     with suppress(*FAILURES, StoreError):  # whoever connects next meets it
         await cluster.find()
@@ -374,12 +400,12 @@ class Replicas:
 
     async def _open(self) -> Pool:
         """A pool on one of the standbys, chosen at random; on none if none answers."""
-        found = await self._cluster.find()
+        members = await self._cluster.find()
         primary = self._cluster.primary
         assert primary is not None
         standbys = [
             each
-            for each in found
+            for each in members
             if each is not None and each.standby and each.timeline >= primary.timeline
         ]
         if not standbys:
@@ -403,6 +429,14 @@ class Replicas:
         await self._leave()
 
 
+async def _connect_to_primary(
+    cluster: Cluster, dsn: str | None = None, **arguments: Any
+) -> Connection:
+    conn = await cluster.connect(dsn, **arguments)
+    conn.run = cluster.run
+    return conn
+
+
 async def _connect_to(
     cluster: Cluster, place: int, dsn: str | None = None, **arguments: Any
 ) -> Connection:
@@ -410,9 +444,11 @@ async def _connect_to(
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
-    """A connection that knows whether its last call came to its end."""
+    """A connection that knows whether its last call came to its end, and, of a cluster, to which
+    run of the primary it was made: a crash ends it."""
 
     cut_short = False
+    run: tuple[int, int, str] | None = None
 
     def itself(self) -> Pooled:
         """The connection behind the pool's proxy, which is another one for each call."""
@@ -462,21 +498,13 @@ class PostgresWriteConnection:
         self.place = where(url)
         self.cluster = cluster_of(url)
         self._conn: Connection = None
-        self._gave_up = False  # the server has ended a wait for the quorum
         self._generation = 0
 
     async def acknowledged(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call that commits on this connection; in a cluster the quorum has it then."""
         if self.cluster is None:
             return await call
-        self._gave_up = False
-        answer = await self.cluster.acknowledged(self._conn, call)
-        if self._gave_up:
-            raise self.cluster.unavailable("write")
-        return answer
-
-    def _hear(self, _: Connection, message: object) -> None:
-        self._gave_up |= gave_up_waiting(message)
+        return await self.cluster.acknowledged(self._conn, call)
 
     async def get(self) -> Connection:
         """The connection. Raises what asyncpg raises; of a cluster, QuorumUnavailable."""
@@ -490,11 +518,9 @@ class PostgresWriteConnection:
             conn = await connect_alone(
                 self._url,
                 wanted | settings.LOOKUP_PLANS,
-                command_timeout=settings.STATEMENT_SECONDS_MAX,
+                command_timeout=_command_seconds(self.cluster),
             )
             try:
-                if self.cluster is not None:
-                    conn.add_log_listener(self._hear)
                 await follow_timeline(conn, self._url)
             except BaseException:
                 conn.terminate()

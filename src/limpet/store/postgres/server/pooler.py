@@ -58,9 +58,9 @@ class Through(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
 
     def _within(self) -> AbstractAsyncContextManager[Any]:
         """The transaction that is open, or one for this call alone."""
-        found: AbstractAsyncContextManager[Any]
-        found = nullcontext() if self.is_in_transaction() else self.transaction()
-        return found
+        transaction: AbstractAsyncContextManager[Any]
+        transaction = nullcontext() if self.is_in_transaction() else self.transaction()
+        return transaction
 
     def leave_jit_alone(self) -> None:
         """Asked about arrays, the driver would turn jit off and on again, and leave that behind."""
@@ -92,9 +92,9 @@ async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
     """Bring a new connection to where calls may use it: durable, with the settings it needs."""
     if is_pooled(url):
         named = [name for name in wanted if name not in (*_AT_START, *_OF_BEGIN)]
-        found = ["SET LOCAL jit = off;"]  # as the driver has it for its own queries
-        found += [f"SET LOCAL {name} = '{wanted[name]}';" for name in named]
-        conn.local = "".join([*found, settings.adjusting(url, locally=True)])
+        statements = ["SET LOCAL jit = off;"]  # as the driver has it for its own queries
+        statements += [f"SET LOCAL {name} = '{wanted[name]}';" for name in named]
+        conn.local = "".join([*statements, settings.adjusting(url, locally=True)])
         conn.leave_jit_alone()
     else:
         await conn.execute(settings.adjusting(url))

@@ -23,7 +23,7 @@ from limpet.store.postgres.server.settings import Connection, where
 from limpet.store.postgres.sql import SCRIPTS, SQL
 
 SCHEMA: Final = 2
-FUNCTIONS: Final = 2  # raised with every release that changes functions.sql
+FUNCTIONS: Final = 3  # raised with every release that changes functions.sql
 TIMELINE: Final = {"timeline"}  # the least that can be out of date
 
 
@@ -35,10 +35,10 @@ async def installed(conn: Connection) -> int:
         # Empty: somebody made it for us. Anything in it is somebody else's.
         return -1 if await conn.fetchval(SQL["schema_occupied"]) else 0
     try:
-        found = await conn.fetchval(SQL["meta"], "schema")
+        value = await conn.fetchval(SQL["meta"], "schema")
     except asyncpg.UndefinedColumnError:
         return -1
-    number = b"" if found is None else bytes(found)
+    number = b"" if value is None else bytes(value)
     return int(number) if number.isdigit() else -1
 
 
@@ -48,11 +48,11 @@ async def outdated(conn: Connection) -> set[str]:
         return {"schema"}
     here = _marks(await conn.fetchval(SQL["server_identity"]))
     rows = await conn.fetch(SQL["meta_values"], list(here))
-    found = {name: bytes(value) for name, value in rows}
-    differ = {name for name in found | here if found.get(name) != here.get(name)}
-    if _newer(found.get("functions")):
+    stored = {name: bytes(value) for name, value in rows}
+    differ = {name for name in stored | here if stored.get(name) != here.get(name)}
+    if _newer(stored.get("functions")):
         differ -= {"functions"}  # they serve older releases too, and must not be put back
-    if differ == {"home"} and _server(found.get("home", b"")) == _server(here["home"]):
+    if differ == {"home"} and _server(stored.get("home", b"")) == _server(here["home"]):
         return TIMELINE
     return differ
 
@@ -63,12 +63,12 @@ async def ensure_current(conn: Connection, url: str) -> None:
     A timeline alone may stay outdated where this role or this server cannot write it: the doctor
     reports it, and nobody is kept from working.
     """
-    found = await outdated(conn)
-    if found:
+    differing = await outdated(conn)
+    if differing:
         try:
             await _migrate_unhurried(url)
         except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
-            if found != TIMELINE:
+            if differing != TIMELINE:
                 raise
 
 
@@ -87,15 +87,15 @@ async def migrate(conn: Connection, place: str) -> None:
     """Make the database what this release works on, under a lock that all processes share."""
     async with conn.transaction():
         await conn.execute(SQL["lock_migration"])
-        found = await installed(conn)
-        if found > SCHEMA:
-            raise StoreNewer(place, found, SCHEMA)
-        if found < 0:
+        before = await installed(conn)
+        if before > SCHEMA:
+            raise StoreNewer(place, before, SCHEMA)
+        if before < 0:
             raise StoreForeign(place)
         if not await outdated(conn):
             return  # another process was faster, and may be using it already
         await conn.execute(SQL["create_schema"])
-        for number in range(found + 1, SCHEMA + 1):
+        for number in range(before + 1, SCHEMA + 1):
             await conn.execute(SCRIPTS[f"{number:04}"])
         moved = await _raise_epoch(conn)
         marks = _marks(await conn.fetchval(SQL["server_identity"]))
@@ -109,7 +109,7 @@ async def migrate(conn: Connection, place: str) -> None:
         secret = await conn.fetchval(SQL["meta"], "secret")
         await conn.execute(SQL["keep_meta"], "secret_crc", secret_crc(secret))
         await conn.execute(SQL["begin_ledger"])
-    _log_migration(place, found, moved=moved)
+    _log_migration(place, before, moved=moved)
 
 
 def secret_crc(secret: bytes) -> bytes:
@@ -140,12 +140,12 @@ async def _raise_epoch(conn: Connection) -> bool:
     return True
 
 
-def _log_migration(place: str, found: int, *, moved: bool) -> None:
+def _log_migration(place: str, before: int, *, moved: bool) -> None:
     """Only what was committed, and only once: other processes had nothing left to do."""
-    if found == 0:
+    if before == 0:
         POSTGRES.info("store created: store=%s schema=%d", place, SCHEMA)
-    elif found < SCHEMA:
-        POSTGRES.info("schema migrated: store=%s from=%d to=%d", place, found, SCHEMA)
+    elif before < SCHEMA:
+        POSTGRES.info("schema migrated: store=%s from=%d to=%d", place, before, SCHEMA)
     elif not moved:
         POSTGRES.info("functions replaced: store=%s release=%d", place, FUNCTIONS)
     if moved:
@@ -165,5 +165,5 @@ def _server(home: bytes) -> bytes:
 def _marks(home: str) -> dict[str, bytes]:
     """The rows of `limpet.meta` that a database of this release has on the server `home`."""
     digest = hashlib.sha256(SCRIPTS["functions"].encode()).hexdigest()
-    found = {"schema": f"{SCHEMA}", "functions": f"{FUNCTIONS} {digest}", "home": home}
-    return {name: text.encode() for name, text in found.items()}
+    marks = {"schema": f"{SCHEMA}", "functions": f"{FUNCTIONS} {digest}", "home": home}
+    return {name: text.encode() for name, text in marks.items()}

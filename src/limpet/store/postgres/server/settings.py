@@ -72,28 +72,28 @@ def adjusting(url: str, *, locally: bool = False) -> str:
 
 def check_version(conn: Connection, place: str) -> None:
     """Raise StoreUnopened for a server that lacks what our SQL is written in."""
-    found = conn.get_server_version()
-    if found.major < VERSION_MIN:
+    version = conn.get_server_version()
+    if version.major < VERSION_MIN:
         raise StoreUnopened(
             place,
-            f"it is PostgreSQL {found.major}.{found.minor}, and Limpet needs {VERSION_MIN} or "
+            f"it is PostgreSQL {version.major}.{version.minor}, and Limpet needs {VERSION_MIN} or "
             "newer. Upgrade the server, or name another in the URL",
         )
 
 
 def check_encoding(conn: Connection, place: str) -> None:
     """Raise StoreUnopened for a database, or a connection to it, that lacks letters."""
-    found = conn.get_settings()
-    if found.server_encoding != ENCODING:
+    settings = conn.get_settings()
+    if settings.server_encoding != ENCODING:
         raise StoreUnopened(
             place,
-            f"its encoding is {found.server_encoding}, and Limpet needs {ENCODING}. Make another "
-            f"database and name it in the URL: {UTF8_DATABASE}",
+            f"its encoding is {settings.server_encoding}, and Limpet needs {ENCODING}. Make "
+            f"another database and name it in the URL: {UTF8_DATABASE}",
         )
-    if found.client_encoding.upper().replace("-", "") != ENCODING:
+    if settings.client_encoding.upper().replace("-", "") != ENCODING:
         raise StoreUnopened(
             place,
-            f"texts come from it as {found.client_encoding}, and Limpet needs {ENCODING}. "
+            f"texts come from it as {settings.client_encoding}, and Limpet needs {ENCODING}. "
             "Take client_encoding out of what stands between here and the server",
         )
 
@@ -114,6 +114,25 @@ CLUSTER: Final = (
     "reads",
     "behind",
     "quorum_seconds",
+)
+# What the driver takes beside them, and settings of a session that a URL may have. The driver hands
+# any other name to the server as a setting: a misspelt option of ours would be one.
+DRIVER: Final = frozenset(
+    (
+        *("host", "port", "user", "password", "passfile", "dbname", "database", "service"),
+        *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslnegotiation", "sslcrl", "sslpassword"),
+        *("ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs"),
+        *("krbsrvname", "gsslib"),
+    )
+)
+SESSION: Final = frozenset(
+    (
+        *("application_name", "options", "client_encoding", "search_path", "timezone"),
+        *("synchronous_commit", "statement_timeout", "lock_timeout", "transaction_timeout"),
+        *("idle_in_transaction_session_timeout", "idle_session_timeout", "tcp_user_timeout"),
+        *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"),
+        *("work_mem", "maintenance_work_mem", "temp_buffers", "jit", "role"),
+    )
 )
 _SCHEMES: Final = ("postgresql", "postgres")
 _QUOTING: Final = "in a user or a password write @ : / ? # as %40 %3A %2F %3F %23"
@@ -189,17 +208,17 @@ def hosts(url: str) -> list[tuple[str, int | None]]:
     given, query = parts.netloc.rpartition("@")[2], options(url)
     listed = unquote(given) if given else query.get("host", [""])[-1]
     ports = [int(port) for port in query.get("port", [""])[-1].split(",") if port]
-    found: list[tuple[str, int | None]] = []
+    named_hosts: list[tuple[str, int | None]] = []
     for place, host in enumerate(listed.split(",") if listed else []):
         named = re.fullmatch(r"(?P<host>\[[^\]]*\]|[^:]*)(:(?P<port>[0-9]+))?", host)
         if host.startswith("/") or named is None:  # a directory with a socket
-            found.append((host, None))
+            named_hosts.append((host, None))
             continue
         port = int(named["port"]) if named["port"] else None
         if port is None and ports:
             port = ports[place] if place < len(ports) else ports[-1]
-        found.append((named["host"].strip("[]"), port))
-    return found
+        named_hosts.append((named["host"].strip("[]"), port))
+    return named_hosts
 
 
 def options(url: str) -> dict[str, list[str]]:

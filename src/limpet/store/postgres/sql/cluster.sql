@@ -1,5 +1,6 @@
 -- name: member
--- What a server says of itself. The timeline of a standby is the newest that it has heard of.
+-- What a server says of itself. The timeline of a standby is the newest that it has heard of. After a
+-- crash of one of its processes the server goes on under the same start time, with empty statistics.
 SELECT pg_is_in_recovery() AS standby,
        CASE WHEN pg_is_in_recovery()
             THEN greatest(timeline_id, coalesce((SELECT received_tli FROM pg_stat_wal_receiver), 0))
@@ -7,7 +8,8 @@ SELECT pg_is_in_recovery() AS standby,
        system_identifier::text AS system,
        current_setting('synchronous_standby_names') AS names,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn(), '0/0')
-                            ELSE pg_current_wal_lsn() END, '0/0')::bigint AS lsn
+                            ELSE pg_current_wal_lsn() END, '0/0')::bigint AS lsn,
+       concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_wal)) AS started
   FROM pg_control_system(), pg_control_checkpoint()
 
 -- name: quorum_commits

@@ -31,9 +31,17 @@ $$;
 
 -- Whether a transaction, by its place in the feed, is visible to this statement. One from before the
 -- numbers began again is not waited for: it was restored, or it is lost.
-CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN token - limpet.epoch() < 3 THEN true
-           ELSE pg_visible_in_snapshot((token - limpet.epoch())::text::xid8, pg_current_snapshot()) END
+--
+-- A standby does not list in its snapshots which transactions below xmax are under way: by the snapshot
+-- alone, one would be seen as soon as a later one is. There the status is asked, which is of this moment:
+-- ask before the statement that reads.
+CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT CASE WHEN x.id < 3 THEN true
+           WHEN x.id::text::xid8 >= pg_snapshot_xmax(s) THEN false
+           WHEN x.id::text::xid8 < pg_snapshot_xmin(s) THEN true
+           WHEN pg_is_in_recovery() THEN coalesce(pg_xact_status(x.id::text::xid8), 'committed') = 'committed'
+           ELSE pg_visible_in_snapshot(x.id::text::xid8, s) END
+    FROM (SELECT token - limpet.epoch()) AS x (id), pg_current_snapshot() AS s
 $$;
 
 -- One of the byte strings that come joined.
@@ -597,10 +605,13 @@ DECLARE
     s      record;
     of_bid bigint;
 BEGIN
-    SELECT h.sid, h.fence, h.lease_us, h.worker, h.facts ->> 'phase' AS phase INTO s FROM limpet.sessions h
+    SELECT h.sid, h.fence, h.lease_us, h.worker, h.facts ->> 'phase' AS phase, h.facts ? 'departed' AS away
+    INTO s FROM limpet.sessions h
     WHERE h.app = of_app AND h.owner = of_owner AND h.id = of_id AND h.uid = of_uid FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'gone';
+    ELSIF s.away AND cardinality(closed) > 0 THEN
+        RETURN 'departed';
     ELSIF s.phase = ANY (closed) THEN
         RETURN s.phase;
     ELSIF of_fence <> s.fence OR (of_fence > 0 AND (s.worker IS NULL OR s.lease_us <= limpet.now_us())) THEN

@@ -416,6 +416,9 @@ SELECT $1::text AS app, o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATE
 -- name: names_of
 SELECT $1::text AS app, $2::text AS owner, c.* FROM limpet.scopes_of($1, $2) c
 
+-- name: keys_with
+SELECT app, owner, id FROM limpet.sessions WHERE uid = $1
+
 -- name: owners
 SELECT app, owner FROM limpet.scope_owners
 WHERE ($1::text IS NULL OR app = $1) AND ($2::text IS NULL OR (app, owner) > ($2, $3::text))

@@ -168,9 +168,9 @@ class PostgresBatch:
             reply = CommitReply(await conn.fetchval(*self._call))
         else:
             call, *values = self._call
-            found = await conn.fetchrow(f"{call}, {_AWAITED}", *values)
-            self.cluster.see_names(found[1])
-            reply = CommitReply(found[0])
+            row = await conn.fetchrow(f"{call}, {_AWAITED}", *values)
+            self.cluster.see_names(row[1])
+            reply = CommitReply(row[0])
         self._refused = reply.refused
         return reply
 
@@ -345,7 +345,7 @@ class PostgresBatch:
             e.processed,
             adopted,
             True if after.active_us == e.at_us else None,
-            self._codec.head_mac(after.uid, e.seq, e.link) if ends else self._no_mac,
+            self._codec.head_mac(after) if ends else self._no_mac,
         )
         self._tables["e"].rows.append(row)
         if e.type in PROCESSING:
@@ -522,9 +522,9 @@ class CommitReply:
     def sid(self, place: int) -> int:
         """The number of a session that the batch created, by its place, counted from one."""
         assert self._said.sids is not None
-        found = self._said.sids[place - 1]
-        assert found is not None
-        return found
+        sid = self._said.sids[place - 1]
+        assert sid is not None
+        return sid
 
     def leased(self, head: Head, place: int) -> Head:
         """The head under the lease that the server has: ours may be older."""

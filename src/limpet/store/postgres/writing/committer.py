@@ -208,10 +208,10 @@ class Committer:
         if before is None:
             return self._pick(most, _LOOKED_AT_MAX)
         left = before.leaves()
-        found = self._pick(most, most if left else _LOOKED_AT_MAX, before.touched)
-        if found is None and left:
-            found = self._pick(most, _LOOKED_AT_MAX, before.touched, left, before)
-        return found
+        flight = self._pick(most, most if left else _LOOKED_AT_MAX, before.touched)
+        if flight is None and left:
+            flight = self._pick(most, _LOOKED_AT_MAX, before.touched, left, before)
+        return flight
 
     def _pick(
         self,

@@ -106,12 +106,12 @@ def keys_of(commit: Commit) -> tuple[Key, ...]:
 def _shared(owner: tuple[str, str], names: Iterable[str]) -> frozenset[ScopeKey]:
     """The app: and user: names among them, in full."""
     app, user = owner
-    found: set[ScopeKey] = set()
+    scopes: set[ScopeKey] = set()
     for name in names:
         kind = scope_of(name)
         if kind in ("app", "user"):
-            found.add((app, "" if kind == "app" else user, name))
-    return frozenset(found)
+            scopes.add((app, "" if kind == "app" else user, name))
+    return frozenset(scopes)
 
 
 def _with_given_ids(commit: Commit) -> Commit:

@@ -397,11 +397,13 @@ class Lane:
         again: list[PostgresJob],
     ) -> None:
         reason = sent.reply.refused.get(place)
-        found = None
+        answered = None
         if reason is None:
-            found = sent.batch.answers(answers, sent.reply, sent.token)
-        if found is not None:
-            job.succeed(tuple([_as_first(answer) for answer in found]) if job.resent else found)
+            answered = sent.batch.answers(answers, sent.reply, sent.token)
+        if answered is not None:
+            job.succeed(
+                tuple([_as_first(answer) for answer in answered]) if job.resent else answered
+            )
             return
         job.tries += 1
         job.fresh = job.search_ids = True

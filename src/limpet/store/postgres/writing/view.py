@@ -139,17 +139,17 @@ class PostgresView:
     async def _fetch_lives(self, conn: Connection, keys: Sequence[Key]) -> None:
         for start in range(0, len(keys), _LOADED_MAX):
             part = keys[start : start + _LOADED_MAX]
-            for key, found in zip(
+            for key, loaded in zip(
                 part, await self._reader.load_many(conn, part, LoadRequest()), strict=True
             ):
-                if found is None:
+                if loaded is None:
                     error = await self._reader.gone(conn, key)
                     self._gone[key] = None if isinstance(error, SessionNotFound) else error
-                elif not found.holds:  # writing would make it look as if it did
+                elif not loaded.holds:  # writing would make it look as if it did
                     self._gone[key] = SessionCorrupt(key, f"its head {UNHELD}")
                 else:
-                    self._cache.keep(key, found.live)
-                    self.lives[key] = found.live
+                    self._cache.keep(key, loaded.live)
+                    self.lives[key] = loaded.live
 
     async def _fetch_pending(self, conn: Connection, commits: Sequence[Commit]) -> None:
         """Fetch which of the inputs that these commits process are still pending."""

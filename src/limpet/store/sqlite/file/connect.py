@@ -233,11 +233,11 @@ class Database:
         self._enter_wal(conn, wait=wait)
         self._log_migration(migrate_all(conn))
 
-    def _log_migration(self, found: int) -> None:
-        if found == 0:
+    def _log_migration(self, installed: int) -> None:
+        if installed == 0:
             SQLITE.info("store created: store=%s schema=%d", self.path, SCHEMA)
-        elif found < SCHEMA:
-            SQLITE.info("schema migrated: store=%s from=%d to=%d", self.path, found, SCHEMA)
+        elif installed < SCHEMA:
+            SQLITE.info("schema migrated: store=%s from=%d to=%d", self.path, installed, SCHEMA)
 
     def _enter_wal(self, conn: apsw.Connection, *, wait: bool) -> None:
         """SQLite does not call the busy handler here, so we wait by ourselves."""

@@ -106,10 +106,10 @@ def _device(path: Path) -> int:
 
 
 def _by_path(path: Path, lines: list[_Mount]) -> str | None:
-    place, best, found = os.fsencode(os.path.realpath(path)), -1, None
+    place, best, filesystem = os.fsencode(os.path.realpath(path)), -1, None
     for columns, kind in lines:
         mount = columns[4].replace(b"\\040", b" ").replace(b"\\134", b"\\").rstrip(b"/")
         inside = place == mount or place.startswith(mount + b"/")
         if inside and len(mount) >= best:  # a later mount hides an earlier one
-            best, found = len(mount), kind.decode()
-    return found
+            best, filesystem = len(mount), kind.decode()
+    return filesystem

@@ -42,8 +42,8 @@ class FeedPage:
         left = self._limit - len(self._entries)
         asked = (self._position, self._app, self._key, left, self._room)
         with self._reader.instant():
-            found, end = changes(self._reader, *asked)
-        self._entries += found
+            entries, end = changes(self._reader, *asked)
+        self._entries += entries
         before, self._position = self._position, end
         return len(self._entries) == self._limit or self._room.full or end == before
 

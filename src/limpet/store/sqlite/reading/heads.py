@@ -7,16 +7,18 @@ that only that one is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import apsw
 import msgspec
 
 from limpet.model import Fold, FrozenDict, Head, Key, blank, is_reserved, limits, replay_any
+from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.store import cursor as cursors
 from limpet.store.coding.bodies import NamesByOwner
@@ -39,9 +41,9 @@ _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 
 def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int) -> Page[Head]:
     """One page, and the cursor to the next if there is one."""
-    found, more = rows_of(conn, query, cursor=cursor, limit=limit)
+    page_rows, more = rows_of(conn, query, cursor=cursor, limit=limit)
     made = rows.tombstone_from if query.deleted else rows.head_from
-    return Page(tuple([made(row) for row in found]), more)
+    return Page(tuple([made(row) for row in page_rows]), more)
 
 
 def rows_of(
@@ -49,11 +51,16 @@ def rows_of(
 ) -> tuple[list[HeadRow], str | None]:
     """The rows of one page, and the cursor to the next if there is one."""
     cursors.check(query)
-    sql, args = _by_key(query, cursor) if _is_by_key(query) else _statement(query, cursor)
     most = limits.WALK_MAX if cursors.filters(query) else limit + 1
     # Row by row: what lies beyond the page is not read. Closed, or its reading would go on.
-    with closing(conn.cursor()) as found:
-        met, last = walk(found.execute(sql, (*args, most)), lambda row: _passes(row, query), limit)
+    with ExitStack() as stack:
+        reading: Iterable[HeadRow]
+        if cursors.by_phase(query):
+            reading = _by_phase(conn, stack, query, cursor, most)
+        else:
+            sql, args = _by_key(query, cursor) if _is_by_key(query) else _statement(query, cursor)
+            reading = _opened(conn, stack).execute(sql, (*args, most))
+        met, last = walk(reading, lambda row: _passes(row, query), limit)
     return met, None if last is None else cursor_after(last, query)
 
 
@@ -69,12 +76,12 @@ def page_with_states(
     reader: SQLiteReader, known: KnownFold, query: Query, *, cursor: str | None, limit: int
 ) -> Page[Head]:
     """A page of heads with their states. To be called within one instant."""
-    found, more = rows_of(reader.conn, query, cursor=cursor, limit=limit)
-    kept = [(row[0], rows.head_from(row)) for row in found]
+    page_rows, more = rows_of(reader.conn, query, cursor=cursor, limit=limit)
+    kept = [(row[0], rows.head_from(row)) for row in page_rows]
     folds = {head.key: fold for _, head in kept if (fold := known(head)) is not None}
     count = _fitting_count(reader, kept, [sid for sid, head in kept if head.key not in folds])
     if count < len(kept):
-        kept, more = kept[:count], cursor_after(found[count - 1], query)
+        kept, more = kept[:count], cursor_after(page_rows[count - 1], query)
     try:
         folds |= _read_folds(reader, [(sid, head) for sid, head in kept if head.key not in folds])
         names = _names(reader, [head.key for _, head in kept])
@@ -96,14 +103,32 @@ def _is_by_key(query: Query) -> bool:
 
 
 def _passes(row: HeadRow, query: Query) -> bool:
-    schema = None if query.schema_version is None else _schema(row)
-    return cursors.passes(query, row[_CREATED], row[_UPDATED], schema)
+    facts: dict[str, Any] = {}
+    asks = query.schema_version is not None or query.phase is not None
+    if asks and row[_FACTS] is not None:
+        facts = _decode_facts(row[_FACTS])
+    schema, phase = facts.get("schema_version"), facts.get("phase", ACTIVE)
+    return cursors.passes(query, row[_CREATED], row[_UPDATED], schema, phase)
 
 
-def _schema(row: HeadRow) -> str | None:
-    facts = row[_FACTS]
-    found: str | None = None if facts is None else _decode_facts(facts).get("schema_version")
-    return found
+def _opened(conn: apsw.Connection, stack: ExitStack) -> apsw.Cursor:
+    return stack.enter_context(closing(conn.cursor()))
+
+
+def _by_phase(
+    conn: apsw.Connection, stack: ExitStack, query: Query, cursor: str | None, most: int
+) -> Iterator[HeadRow]:
+    """In the order of rows, which is that of the index of phases in each app."""
+    row = None if cursor is None else cursors.read(cursor, query)[1]
+    where = ["s.app = ?", "s.standing = ?"]
+    if row is not None:
+        where.append(f"s.sid {'<' if query.reverse else '>'} ?")
+    sql = _select("sessions s", where, ["s.sid"], query)
+    rest = (query.phase, *([] if row is None else [row]), most)
+    one = None if query.app is None else [query.app]
+    apps = one or _apps(conn, "standing_app_after", reserved=query.reserved)
+    parts = [_opened(conn, stack).execute(sql, (app, *rest)) for app in apps]
+    return merge(*parts, key=itemgetter(0), reverse=query.reverse)
 
 
 def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
@@ -331,7 +356,7 @@ def waiting(
     """One page of open requests. To be called within one instant."""
     name = "waiting_in_app" if query.user is None else "waiting_of_user"
     rest = (query.user, *(after or (ASKED, 0)), query.kind, limit + 1)
-    apps = _apps(conn) if query.app is None else [query.app]
+    apps = _apps(conn, "labeled_app_after") if query.app is None else [query.app]
     pages: list[Any] = [conn.execute(SQL[name], (app, *rest)).fetchall() for app in apps]
     met = list(islice(merge(*pages, key=lambda row: (row[0], row[2])), limit + 1))
     more = (met[limit - 1][0], met[limit - 1][2]) if len(met) > limit else None
@@ -346,13 +371,13 @@ def tally(conn: apsw.Connection, app: str | None, now_us: int, limit: int) -> tu
     return tuple([Tally(row[0], row[1], row[2], bool(row[3]), row[4]) for row in counts])
 
 
-def _apps(conn: apsw.Connection) -> list[str]:
-    """The apps that have labels, without reserved ones."""
+def _apps(conn: apsw.Connection, after: str, *, reserved: bool = False) -> list[str]:
+    """The apps that have labels, or sessions that are not active; each is one step of an index."""
     apps, last = list[str](), ""
     while True:
-        app: Any = conn.execute(SQL["labeled_app_after"], (last,)).get
+        app: Any = conn.execute(SQL[after], (last,)).get
         if app is None:
             return apps
         last = app
-        if not is_reserved(app):
+        if reserved or not is_reserved(app):
             apps.append(app)

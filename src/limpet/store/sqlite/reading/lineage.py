@@ -129,8 +129,8 @@ def _read_segment(
 
 
 def _parent(reader: SQLiteReader, sid: int) -> int | None:
-    found: Any = reader.conn.execute(SQL["parent_of"], (sid,)).get
-    return found if isinstance(found, int) else None
+    parent: Any = reader.conn.execute(SQL["parent_of"], (sid,)).get
+    return parent if isinstance(parent, int) else None
 
 
 def _session(reader: SQLiteReader, sid: int | None) -> tuple[int, Head] | None:
@@ -251,12 +251,12 @@ def _segment_naming(
     top = reader.cold.top(sid)  # below it rows are of what is pending, and read with their segments
     asked = (sid, before, max(after, top), needle, limit)
     with closing(reader.conn.execute(SQL["events_naming"], asked)) as rows_:
-        found = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
-    if top > after and len(found) < limit and not room.full:
+        events = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
+    if top > after and len(events) < limit and not room.full:
         older = reader.cold.events(sid, uid, after, min(before - 1, top), reverse=True)
         named = (pair for pair in older if is_naming(pair[0], name))
-        found += within(room, islice(named, limit - len(found)))
-    return bare(found)
+        events += within(room, islice(named, limit - len(events)))
+    return bare(events)
 
 
 def names_since(
@@ -267,8 +267,8 @@ def names_since(
         sid, head = reader.present(key)
         part = segment_with(reader, sid, head, seq)
         at_us = None if part.sid is None else reader.time_at(part.sid, part.head.uid, seq)
-        found = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}
-    return {name: since for name, since in found.items() if since is not None}
+        changes = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}
+    return {name: since for name, since in changes.items() if since is not None}
 
 
 def _since(reader: SQLiteReader, head: Head, at: tuple[int, int], name: str) -> NameSince | None:

@@ -322,12 +322,12 @@ class SQLiteReader:
         try:  # row by row: none is read that does not fit the page
             columns = rows.CHECKED_COLUMNS if codec.checks else rows.PAGE_COLUMNS
             sql = compose(name, event=columns, types=chosen)
-            with closing(self.conn.execute(sql, args)) as found:
+            with closing(self.conn.execute(sql, args)) as cursor:
                 time_at = partial(self._time_at, sid)
                 if not codec.checks:
-                    return within(room, rows.sized_events(found, uid, codec, time_at))
+                    return within(room, rows.sized_events(cursor, uid, codec, time_at))
                 link_before = partial(self._link_before, sid, uid)
-                return within(room, rows.checked_events(found, uid, codec, time_at, link_before))
+                return within(room, rows.checked_events(cursor, uid, codec, time_at, link_before))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: read each alone, so that only that one is lost.
             room.used = used
@@ -419,7 +419,7 @@ class ScopeReader:
         except UnicodeDecodeError:
             # Some row is broken: read each name alone, so that only that one is lost.
             owned = ((app, owner, name) for owner in ("", user) for name in self.sizes(app, owner))
-            apart = {key[2]: found[0] for key in owned if (found := self.newest(key)) is not None}
+            apart = {key[2]: newest[0] for key in owned if (newest := self.newest(key)) is not None}
             return Scopes(apart)
         steps: dict[ScopeKey, list[tuple[Any, ...]]] = {}
         for owner, name, *step in read:
@@ -435,27 +435,27 @@ class ScopeReader:
     def of(self, app: str, user: str) -> dict[str, ScopeValue]:
         """The newest version of every name of one owner."""
         mine = "user:" if user else "app:"
-        found = self.all(app, user)
-        return {name: found[name] for name in found if name.startswith(mine)}
+        scopes = self.all(app, user)
+        return {name: scopes[name] for name in scopes if name.startswith(mine)}
 
     def owners(self, app: str | None, after: Owner | None, limit: int) -> tuple[Owner, ...]:
         """A page of owners of names beyond one of them. Each owner is one search."""
-        found: list[Owner] = []
+        owners: list[Owner] = []
         last = after or (app or "", "")
         query = SQL["next_owner"] if after is not None else SQL["first_owner"]
-        while len(found) < limit:
+        while len(owners) < limit:
             row = self._conn.execute(query, last).fetchone()
             if row is None or app not in (None, row[0]):
                 break
             last = (row[0], row[1])
-            found.append(last)
+            owners.append(last)
             query = SQL["next_owner"]
-        return tuple(found)
+        return tuple(owners)
 
     def sizes(self, app: str, user: str) -> dict[str, int]:
         """The names of one owner and the bytes that each takes, for `ScopeLimits`."""
-        found = self._all(SQL["scope_names"], (app, user))
-        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
+        names = self._all(SQL["scope_names"], (app, user))
+        return {n: DELETED if form == bodies.DELETED else size for n, form, size in names}
 
     def version(self, key: ScopeKey) -> int:
         return int(self._conn.execute(SQL["scope_version"], key).get)

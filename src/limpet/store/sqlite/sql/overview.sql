@@ -4,6 +4,10 @@
 -- The next app that has labels: apps are few, and each is one step along the index.
 SELECT min(app) FROM labels WHERE app > ?
 
+-- name: standing_app_after
+-- The next app that has a session in another phase than active.
+SELECT min(app) FROM sessions WHERE app > ? AND standing IS NOT NULL
+
 -- name: waiting_in_app
 SELECT l.name, l.value, l.sid, s.app, s.user, s.id FROM labels l CROSS JOIN sessions s ON s.sid = l.sid
 WHERE l.app = ?1 AND l.name >= '$asked:' AND l.name < '$asked;' AND (l.name, l.sid) > (?3, ?4)

@@ -223,6 +223,9 @@ FROM names n CROSS JOIN scopes b
 WHERE n.name IS NOT NULL AND b.app = ?1 AND b.user = ?2 AND b.name = n.name
   AND b.version = (SELECT max(s.version) FROM scopes s WHERE s.app = ?1 AND s.user = ?2 AND s.name = n.name)
 
+-- name: keys_with
+SELECT app, user, id FROM sessions WHERE uid = ?
+
 -- name: first_owner
 SELECT app, user FROM scopes WHERE (app, user) >= (?, ?) ORDER BY app, user LIMIT 1
 
@@ -269,8 +272,12 @@ UPDATE sessions SET facts = ? WHERE sid = ?
 UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
 
 -- name: set_folded
--- One search for what would be two statements. So is the next.
+-- One search for what would be two statements. So are the next two.
 UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, facts = ? WHERE sid = ?
+
+-- name: set_moved_folded
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, slot = ?, facts = ?
+WHERE sid = ?
 
 -- name: set_awaited
 UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, facts = ?,

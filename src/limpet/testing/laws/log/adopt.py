@@ -63,8 +63,8 @@ class AdoptLaws:
         """Its events are whole for whoever reads them, and for a retry beside it."""
         source = await elsewhere()
         await add(source, A, draft("note.long", {"text": "long " * 999}), draft(data={"short": 1}))
-        found = await source.records(A, after=0, limit=99)
-        drafts = [adopted(r.event, r.raw or b"", r.salt, r.compressed) for r in found]
+        records = await source.records(A, after=0, limit=99)
+        drafts = [adopted(r.event, r.raw or b"", r.salt, r.compressed) for r in records]
         assert None in [made.data for made in drafts]
         again = addition(A, *[draft(id=made.id) for made in drafts])
         _, repeat = await store.commit([Commit(A, tuple(drafts)), again])
@@ -148,7 +148,7 @@ class AdoptLaws:
     async def test_a_changed_event_is_refused(
         self, store: RecordStore, change: dict[str, Any]
     ) -> None:
-        """Whatever the chain covers, the chain tells."""
+        """A change to anything that the chain covers is detected."""
         records = await recorded(await elsewhere(), A)
         last = records[-1].event
         names: dict[str, Any] = {"cause": last.cause, "correlation_id": "c", "wake_id": "w"}
@@ -255,10 +255,10 @@ class AdoptLaws:
         assert (now.head, now.fields, now.versions) == (was.head, was.fields, was.versions)
         assert await store.base(B) == base
         assert await store.forks(A) == ((B,) if whole else ())
-        found = await log(store, B)
-        assert [event.removed for event in found] == [not whole] * 4 + [False] * 2
+        events = await log(store, B)
+        assert [event.removed for event in events] == [not whole] * 4 + [False] * 2
         if whole:
-            assert found == await log(source, B)
+            assert events == await log(source, B)
         assert (await store.verify(None)).findings == ()
 
     async def test_records_are_read_in_pages_from_any_seq(self, store: RecordStore) -> None:

@@ -50,8 +50,8 @@ class UnreadableData(FrozenDict):
 
 class CommitLaws:
     async def test_a_commit_that_cannot_be_planned_fails_alone(self, store: Store) -> None:
-        """Whatever is raised on the way, it is an error of ours, and no other commit of that moment
-        fails with it."""
+        """Every failure becomes one of our errors, and no other commit of the same batch fails
+        with it."""
         keys = [key(f"k{number}") for number in range(8)]
         for each in (A, *keys):
             await create(store, each)

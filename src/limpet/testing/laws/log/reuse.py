@@ -112,21 +112,21 @@ class ReuseLaws:
         third = (await store.commit([reusing(A, 2)]))[0]
         await create(store, B)
         await store.delete(B)
-        found: list[Head] = []
+        heads: list[Head] = []
         cursor = None
         while True:
             query = Query(app="shop", deleted=True, reverse=False)
             page = await store.heads(query, cursor=cursor, limit=1)
-            found += page.items
+            heads += page.items
             cursor = page.cursor
             if cursor is None:
                 break
-        assert [(head.key, head.ending) for head in found] == [
+        assert [(head.key, head.ending) for head in heads] == [
             (A, "deleted"),
             (A, "moved"),
             (B, "deleted"),
         ]
-        assert [head.uid for head in found[:2]] == [first.head.uid, second.head.uid]
+        assert [head.uid for head in heads[:2]] == [first.head.uid, second.head.uid]
         assert (await load(store, A)).head.uid == third.head.uid
         assert (await store.verify(None)).findings == ()
 

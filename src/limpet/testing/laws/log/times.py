@@ -103,7 +103,7 @@ class TimeLaws:
         assert (await load(store, A)).head.pending_us == first
 
     async def test_the_last_update_orders_sessions(self, store: Store, clock: FakeClock) -> None:
-        """Whatever the order of creation, the last written session is the newest."""
+        """The session written last is the newest, in any order of creation."""
         for id in "abc":
             clock.advance(SECOND)
             await create(store, key(id))

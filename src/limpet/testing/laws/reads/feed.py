@@ -21,23 +21,23 @@ class FeedStore(Store, Feed, Protocol):
 
 async def met(store: FeedStore, count: int, after: str | None = None) -> list[FeedEntry]:
     """This many entries after a position, waiting for them if needed."""
-    found: list[FeedEntry] = []
-    while len(found) < count:
+    entries_met: list[FeedEntry] = []
+    while len(entries_met) < count:
         entries, after = await store.changes(after, app=None, key=None, limit=ALL)
-        found += entries
-    return found
+        entries_met += entries
+    return entries_met
 
 
 async def touched(store: FeedStore, after: str) -> dict[Key, int]:
     """Every session with events beyond a position, over all pages."""
-    found: dict[Key, int] = {}
+    versions: dict[Key, int] = {}
     more = True
     while more:
         page = await store.touched(after)
         assert page.whole
-        found |= page.sessions
+        versions |= page.sessions
         after, more = page.position, page.more
-    return found
+    return versions
 
 
 def keys_and_seqs(entries: list[FeedEntry]) -> list[tuple[str, int]]:

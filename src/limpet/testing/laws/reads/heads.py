@@ -160,11 +160,11 @@ class HeadLaws:
         await store.commit([creation(one, labels=GOLD), creation(two, labels=GOLD)])
         await add(store, one, draft("session.labeled", {"labels": {"plan": "free", "x": "y"}}))
         await add(store, two, draft("session.labeled", {"labels": {"plan": None}}))
-        found = {
+        by_label = {
             value: _ids(await _all(store, Query(app="shop", labels=FrozenDict({"plan": value}))))
             for value in ("gold", "free")
         }
-        assert found == {"gold": [], "free": ["1"]}
+        assert by_label == {"gold": [], "free": ["1"]}
         assert (await load(store, two)).head.labels == {}
 
     async def test_only_living_sessions_are_listed(self, store: Store) -> None:

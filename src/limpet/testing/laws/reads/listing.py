@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from limpet.errors import InvalidCursor, InvalidQuery
-from limpet.model import Commit, FrozenDict, Head, limits
+from limpet.model import EMPTY, Commit, FrozenDict, Head, limits
 from limpet.model.facts.creation import created
+from limpet.model.facts.phases import Phase
 from limpet.store.protocol import Page, Query, Store, scope_fields
 from limpet.testing.commits import add, create, draft, key, load, ready
 
@@ -24,6 +25,10 @@ SERVED = [
     Query(app="shop", user="bob", labels=GOLD),
     Query(app="shop", order="updated"),
     Query(app="shop", user="ada", order="updated"),
+    Query(phase="init"),
+    Query(app="shop", phase="init"),
+    Query(app="shop", user="ada", phase="active"),
+    Query(app="shop", labels=GOLD, phase="init"),
 ]
 
 
@@ -35,7 +40,9 @@ async def _fill(store: Store) -> list[Head]:
     ]
     for n, each in enumerate(keys):
         schema = (None, "1.0.0", "2.1.0")[n % 3 if n % 5 else 0]
-        first = created(each, labels=GOLD if n % 2 else {}, schema_version=schema)
+        begins: Phase = "init" if n % 3 == 1 else "active"
+        labels = GOLD if n % 2 else EMPTY
+        first = created(each, labels=labels, schema_version=schema, phase=begins)
         await store.commit([Commit(each, (ready(first),), 0)])
     for each in (*keys[::3], *keys[1::4]):
         await add(store, each)
@@ -60,7 +67,7 @@ async def _all(store: Store, query: Query, size: int = 5) -> list[Head]:
 
 
 def _expected(heads: list[Head], query: Query) -> list[Head]:
-    """What a query should return, according to the protocol."""
+    """Return the answer that the protocol demands of a query."""
     chosen = [
         head
         for head in heads
@@ -70,6 +77,7 @@ def _expected(heads: list[Head], query: Query) -> list[Head]:
         and (query.created_after_us is None or head.created_us > query.created_after_us)
         and (query.updated_after_us is None or head.updated_us > query.updated_after_us)
         and query.schema_version in (None, head.schema_version)
+        and query.phase in (None, head.phase)
     ]
     if query.order == "created":
         chosen.sort(key=lambda head: (head.created_us, heads.index(head)), reverse=query.reverse)
@@ -91,6 +99,7 @@ def _filtered(query: Query, heads: list[Head], *, reverse: bool) -> list[Query]:
             created_after_us=created,
             updated_after_us=updated,
             schema_version=schema,
+            phase=query.phase,
         )
         for created, updated, schema in product(edges, edges, (None, "1.0.0", "9.9.9"))
     ]
@@ -209,6 +218,7 @@ class ListLaws:
         for wrong in (
             Query(app="shop", deleted=True, labels=GOLD),
             Query(deleted=True, schema_version="1.0.0"),
+            Query(deleted=True, phase="init"),
             Query(app="shop", deleted=True, order="updated"),
         ):
             with pytest.raises(InvalidQuery):

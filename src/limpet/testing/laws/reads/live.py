@@ -55,12 +55,12 @@ async def ends(store: LiveStore, elsewhere: LiveStore) -> AsyncIterator[tuple[Ch
 
 async def taken(channel: Channel, count: int, of: Key | None = None) -> list[Partial]:
     """The next so many partials, of one session or of all."""
-    found: list[Partial] = []
+    partials: list[Partial] = []
     async with asyncio.timeout(SOON):
-        while len(found) < count:
-            found += channel.received(lambda key: of is None or key == of)
+        while len(partials) < count:
+            partials += channel.received(lambda key: of is None or key == of)
             await asyncio.sleep(0)
-    return found
+    return partials
 
 
 class LiveLaws:

@@ -27,14 +27,14 @@ IDS = ("a", "a1", "a2", "aé", "b", "ba", "B", "\U0001f600", "~", "a\U0010ffff",
 
 async def listed(store: Store, query: Query, size: int) -> list[Key]:
     """The keys of all pages."""
-    found: list[Key] = []
+    keys: list[Key] = []
     cursor = None
     while True:
         page = await store.heads(query, cursor=cursor, limit=size)
-        found += [head.key for head in page.items]
+        keys += [head.key for head in page.items]
         cursor = page.cursor
         if cursor is None:
-            return found
+            return keys
 
 
 class LookupLaws:
@@ -47,8 +47,8 @@ class LookupLaws:
         await create(store, B)
         await add(store, B, draft(id="z"))
         ids = ["y", "never", "x", "z", made.events[2].id, begun.head.uid]
-        found = await store.read_ids(A, ids)
-        assert found == (made.events[1], made.events[0], made.events[2], begun.events[0])
+        events = await store.read_ids(A, ids)
+        assert events == (made.events[1], made.events[0], made.events[2], begun.events[0])
         assert await store.read_ids(A, []) == ()
         await add(store, A, draft("session.processed", {"seqs": [3]}))
         (said,) = await store.read_ids(A, ["y"])
@@ -80,9 +80,9 @@ class LookupLaws:
             await create(store, of)
             await end(of)
         keys = [B, key("never"), A, C, B, key("d")]
-        found = await store.load_many(keys, tail=2)
+        sessions = await store.load_many(keys, tail=2)
         one, two = [await store.load(of, tail=2) for of in (A, B)]
-        assert found == (two, None, one, None, two, None)
+        assert sessions == (two, None, one, None, two, None)
         assert await store.load_many([], tail=2) == ()
 
     # --- in the order of keys ------------------------------------------------------------------

@@ -58,16 +58,16 @@ async def put(store: BlobStore, of: Key, content: bytes, upload: str = "u1") -> 
 
 
 async def content(store: BlobStore, of: Key, hash: str) -> bytes | None:
-    """What a session sees of a blob: all of it, or None."""
+    """Return a session's reading of a blob: all of it, or None."""
     blob = await store.blobs.find(of, hash)
     if blob is None:
         assert await store.blobs.chunk(of, hash, 0) is None
         return None
     chunks = [await store.blobs.chunk(of, hash, number) for number in range(blob.chunks)]
     assert await store.blobs.chunk(of, hash, blob.chunks) is None
-    found = b"".join([chunk for chunk in chunks if chunk is not None])
-    assert (hash_of(found), len(found)) == (blob.hash, blob.size)
-    return found
+    joined = b"".join([chunk for chunk in chunks if chunk is not None])
+    assert (hash_of(joined), len(joined)) == (blob.hash, blob.size)
+    return joined
 
 
 async def fork(store: Store, parent: Key, child: Key, at: int) -> None:

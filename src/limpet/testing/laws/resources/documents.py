@@ -75,12 +75,12 @@ class DocumentLaws:
             (None, of("a"), [of("a")] * 2),
         ]
         for app, one, expected in asked:
-            found: list[Key] = []
+            keys: list[Key] = []
             after = None
-            while len(found) < len(expected):
+            while len(keys) < len(expected):
                 entries, after = await store.changes(after, app=app, key=one, limit=ALL)
-                found += [entry.key for entry in entries]
-            assert found == expected
+                keys += [entry.key for entry in entries]
+            assert keys == expected
 
     async def test_names_are_listed_in_order_by_prefix(self, store: DocumentStore) -> None:
         """With their values, from one instant, page by page."""

@@ -48,7 +48,7 @@ class MarkLaws:
         assert await marks.once("nonce", "n", soon_us + HOUR_US) is True
 
     async def test_a_nonce_that_has_ended_is_not_granted(self, marks: Marks, soon_us: int) -> None:
-        """What cannot be remembered is refused, again and again."""
+        """A mark that cannot be stored is refused every time."""
         for _ in range(2):
             assert await marks.once("nonce", "n", soon_us - 2 * HOUR_US) is False
         assert await marks.get("nonce", "n") is None

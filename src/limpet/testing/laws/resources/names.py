@@ -42,10 +42,12 @@ class NameLaws:
         await store.delete(BOB)
         whole = (("bank", ""), ("bank", "ada"), ("bank", "bob"), ("shop", "ada"))
         for size in (1, 2, 9):
-            found: list[tuple[str, str]] = []
-            while page := await names.owners(None, after=found[-1] if found else None, limit=size):
-                found += page
-            assert tuple(found) == whole
+            owners: list[tuple[str, str]] = []
+            while page := await names.owners(
+                None, after=owners[-1] if owners else None, limit=size
+            ):
+                owners += page
+            assert tuple(owners) == whole
         assert await names.owners("bank", after=None, limit=9) == whole[:3]
         assert await names.owners("bank", after=("bank", "bob"), limit=9) == ()
         assert await names.owners("none", after=None, limit=9) == ()

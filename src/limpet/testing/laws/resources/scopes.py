@@ -132,7 +132,7 @@ class ScopeLaws:
 
     @pytest.mark.parametrize("ending", ["delete", "erase"])
     async def test_shared_names_outlive_their_writer(self, store: Store, ending: str) -> None:
-        """What a session wrote to shared names stays when the session is deleted."""
+        """Shared names keep a session's writes after the session is deleted."""
         await create(store, ADA1, {"app:a": 1, "user:u": 2})
         await create(store, ADA2)
         await (store.delete(ADA1) if ending == "delete" else store.erase(ADA1))

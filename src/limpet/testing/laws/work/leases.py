@@ -27,7 +27,7 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 class ClaimLaws:
-    """What is claimed, by whom and for how long. A part of WorkLaws."""
+    """Laws of claims: which session, by whom and for how long. A part of WorkLaws."""
 
     @pytest.fixture
     def age(self, clock: FakeClock) -> Age:
@@ -153,18 +153,18 @@ class ClaimLaws:
         """Many claim at once: every due session is leased exactly once."""
         for n in range(30):
             await due(store, key(f"s{n}"), 100 + n % 7, prioritized(n % 3))
-        found: list[Lease] = []
+        leases: list[Lease] = []
 
         async def work(name: str) -> None:
             while got := await store.claim(name, limit=3, lease_seconds=60):
                 assert {lease.worker for lease in got} == {name}
-                found.extend(got)
+                leases.extend(got)
 
         await asyncio.gather(*(work(f"w{n}") for n in range(8)))
         while got := await claim(store):  # left by those who met a row being locked
-            found.extend(got)
-        assert sorted(lease.key.id for lease in found) == sorted(f"s{n}" for n in range(30))
-        assert {lease.fence for lease in found} == {1}
+            leases.extend(got)
+        assert sorted(lease.key.id for lease in leases) == sorted(f"s{n}" for n in range(30))
+        assert {lease.fence for lease in leases} == {1}
 
     async def test_an_expired_lease_is_due_again(self, store: LeaseStore, age: Age) -> None:
         """Not before its end; then with the next fence, for any worker."""
@@ -336,16 +336,16 @@ class SharedWorkLaws:
         """A session leased by one is not leased by the other, however they race."""
         for n in range(20):
             await due(store, key(f"s{n}"))
-        found: list[Lease] = []
+        leases: list[Lease] = []
 
         async def work(at: LeaseStore, name: str) -> None:
             while got := await at.claim(name, limit=2, lease_seconds=60):
-                found.extend(got)
+                leases.extend(got)
 
         await asyncio.gather(*(work(at, f"w{n}") for n in range(3) for at in (store, other)))
         while got := await claim(other):
-            found.extend(got)
-        assert sorted(lease.key.id for lease in found) == sorted(f"s{n}" for n in range(20))
+            leases.extend(got)
+        assert sorted(lease.key.id for lease in leases) == sorted(f"s{n}" for n in range(20))
 
     async def test_a_lease_of_the_other_is_seen(self, store: LeaseStore, other: LeaseStore) -> None:
         """By commits with a fence, by commits without one, and by locks."""

@@ -59,12 +59,25 @@ def test_every_pair_of_quorums_that_is_taken_overlaps(replicas: int) -> None:
         ("quorum_seconds=0", "above 0"),
         ("quorum_seconds=nan", "above 0"),
         ("write_quorum=2&pooler=transaction", "pooler"),
+        ("write_quorum=2&retries=3", "unknown option 'retries'.*write_quorum, read_quorum"),
+        ("write_qorum=2", "unknown option 'write_qorum'.*Write write_quorum"),
+        ("replica=3", "Write replicas"),
+        ("Write_Quorum=2", "Write write_quorum"),
+        ("write_quorum=two", "whole number, not 'two'"),
+        ("write_quorum=2.0", "whole number, not '2.0'"),
+        ("write_quorum=", "write_quorum without a value"),
+        ("write_quorum=2&write_quorum=3", "write_quorum more than once"),
     ],
 )
 def test_what_cannot_be_is_refused_without_the_password(options: str, words: str) -> None:
     with pytest.raises(InvalidURL, match=words) as info:
         cluster_options(f"{THREE}?{options}")
     assert "secret" not in str(info.value)
+
+
+def test_options_of_the_driver_and_of_a_session_are_taken() -> None:
+    options = "sslmode=require&application_name=x&TimeZone=UTC&my.setting=1"
+    assert cluster_options(f"{THREE}?write_quorum=2&{options}") is not None
 
 
 def test_the_driver_does_not_see_its_options() -> None:

@@ -1,1 +1,0 @@
-"""Following sessions: one reader of the feed, topics, and the live channel."""

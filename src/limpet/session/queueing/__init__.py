@@ -1,1 +1,0 @@
-"""Events that nobody waits for one by one: queued by append_soon, made durable by flush."""

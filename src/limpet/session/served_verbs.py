@@ -1,0 +1,134 @@
+"""The verbs that a server performs for a principal: see `performed`.
+
+Each is one line of `_verbs`, with what it takes and gives. `lp` is the Limpet of the principal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from limpet.model import Key
+from limpet.model.head import check_present
+from limpet.session.history.checkpoint_log import CheckpointKind, CheckpointRef
+from limpet.session.history.checkpoints import newest_checkpoint
+from limpet.session.history.retention import CompactReport, watch_app
+from limpet.session.life.archive import archived_bundle
+from limpet.session.life.lifecycle_policy import Transition
+from limpet.session.life.sweep import Swept
+from limpet.session.move.arrivals import Home
+from limpet.session.performed import VERBS, ServedVerb
+from limpet.session.runs.promotion import Proposal, ProposalStatus, waiting_proposals
+from limpet.session.services import Services
+from limpet.session.writer import writer_of
+from limpet.store.protocol import Erasure, Erasures, Forks
+from limpet.store.remote.forms import form_of
+
+Text = str | None
+
+
+def _verbs() -> dict[str, ServedVerb]:
+    proposed = (str, Key, float, str, timedelta | None, Text)
+    many = tuple[Proposal, ...]
+    return {
+        "delete": _verb((Key,), bool, lambda lp, key: lp.delete(key)),
+        "erase": _verb((Key, Forks, Text), Erasure | None, _erase),
+        "erase_user": _verb((str, str, Text), Erasures, _erase_user),
+        "archive": _verb((Key, Text), Transition, _archive),
+        "archived_bundle": _verb((Key,), bytes, _archived_bundle, reads=True),
+        "unarchive": _verb((Key, Text), Transition, _unarchive),
+        "checkpoint": _verb(
+            (Key, Text, str, CheckpointKind | None, Text), tuple[CheckpointRef, int], _checkpoint
+        ),
+        "sweep": _verb((int,), Swept, lambda lp, limit: lp.work.sweep(limit=limit)),
+        "compact": _verb((Key | None,), CompactReport, lambda lp, key: lp.maintenance.compact(key)),
+        "watch_limits": _verb((Key,), type(None), _watch_limits),
+        "home": _verb((Key,), Home | None, lambda lp, key: lp.home(key), reads=True),
+        "propose": _verb(proposed, Proposal, _propose),
+        "decide": _verb((str, str, str, Text), Proposal, _decide),
+        "withdraw": _verb((Key, str, Text), int, _withdraw),
+        "proposals": _verb((ProposalStatus | None, Key | None), many, _proposals, reads=True),
+        "waiting_proposals": _verb((), many, _waiting_proposals, reads=True),
+    }
+
+
+def _verb(
+    takes: tuple[Any, ...], gives: Any, act: Callable[..., Awaitable[Any]], *, reads: bool = False
+) -> ServedVerb:
+    row: Any = tuple[takes]  # type: ignore[valid-type]  # made while it runs
+    return ServedVerb(form_of(row), form_of(gives), act, reads)
+
+
+async def _erase(lp: Any, key: Key, forks: Forks, actor: Text) -> Any:
+    return await lp.erase(key, forks=forks, actor=actor)
+
+
+async def _erase_user(lp: Any, app: str, user: str, actor: Text) -> Any:
+    return await lp.erase_user(app, user, actor=actor)
+
+
+async def _archive(lp: Any, key: Key, actor: Text) -> Any:
+    return await lp.session(key).archive(actor=actor)
+
+
+async def _archived_bundle(lp: Any, key: Key) -> bytes:
+    return await archived_bundle(await _services(lp).approved("read", key), key)
+
+
+async def _unarchive(lp: Any, key: Key, actor: Text) -> Any:
+    return await lp.unarchive(key, actor=actor)
+
+
+async def _checkpoint(
+    lp: Any, key: Key, uid: Text, trigger: str, kind: CheckpointKind | None, actor: Text
+) -> tuple[CheckpointRef, int]:
+    session = await lp.get(key, tail=0)
+    check_present(session.head, uid)
+    full = None if kind is None else kind == "full"
+    ref = await session.checkpoint(trigger, full=full, actor=actor)
+    return ref, newest_checkpoint(writer_of(session)).at_us
+
+
+async def _watch_limits(lp: Any, key: Key) -> None:
+    own = lp.session(key).key  # of a session, not of what the system keeps beside it
+    system = await _services(lp).permitted("write", own)
+    await watch_app(system.journal, key.app)
+
+
+async def _propose(
+    lp: Any,
+    text: str,
+    provenance: Key,
+    confidence: float,
+    to: str,
+    ttl: timedelta | None,
+    actor: Text,
+) -> Any:
+    return await lp.propose(
+        text, provenance=provenance, confidence=confidence, to=to, ttl=ttl, actor=actor
+    )
+
+
+async def _decide(lp: Any, id: str, decision: str, reason: str, actor: Text) -> Any:
+    return await lp.decide(id, accept=decision == "accept", reason=reason, actor=actor)
+
+
+async def _withdraw(lp: Any, key: Key, reason: str, actor: Text) -> Any:
+    return await lp.withdraw(key, reason=reason, actor=actor)
+
+
+async def _proposals(lp: Any, status: Any, key: Key | None) -> Any:
+    return await lp.proposals(status, session=key)
+
+
+async def _waiting_proposals(lp: Any) -> tuple[Proposal, ...]:
+    return tuple(await waiting_proposals(_services(lp)))
+
+
+def _services(lp: Any) -> Services:
+    services: Services = lp._services
+    return services
+
+
+VERBS.update(_verbs())

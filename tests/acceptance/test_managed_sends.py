@@ -1,0 +1,63 @@
+"""events.send without a handle: what follows from an input, and where there is no session."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import limpet
+from limpet import Limpet
+from limpet.server.app import build
+from tests.support.asgi import ask
+from tests.support.deadlines import passed
+
+NOW = timedelta(microseconds=1)  # over when `passed` returns
+EVENTS = "/v1/sessions/sesn_one/events"
+
+
+def message(text: str) -> dict[str, Any]:
+    return {"events": [{"type": "user.message", "content": [{"type": "text", "text": text}]}]}
+
+
+async def test_a_message_resumes_a_session_that_waits_for_it() -> None:
+    """It was suspended for idleness; the answer shows the message as it was recorded."""
+    async with limpet.open("memory://") as lp:
+        idle = limpet.Timeouts(idle=NOW)
+        await lp.create("default", "default", "sesn_one", timeouts=idle, actor="user:default")
+        await passed(lp, 1)
+        assert (await lp.work.sweep()).suspended == 1
+        answer = await ask(build(lp, dev=True), "POST", EVENTS, message("back"))
+        session: limpet.Session[Any] = await lp.get("default", "default", "sesn_one")
+        assert session.phase == "active"
+        (sent,) = answer.body["data"]
+        assert (sent["type"], sent["processed_at"]) == ("user.message", None)
+        assert sent["content"] == [{"type": "text", "text": "back"}]
+        assert sent["id"] in {f"sevt_{event.id}" for event in session.events}
+
+
+async def test_what_was_archived_or_deleted_takes_no_message(tmp_path: Path) -> None:
+    """Neither makes a session anew; a principal that wrote before is refused alike."""
+    archive = f"file://{tmp_path}/archive"
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", archive=archive) as lp:
+        app = build(lp, dev=True)
+        for id, end in (("sesn_two", "delete"), ("sesn_one", "archive")):
+            session = await lp.create("default", "default", id, actor="user:default")
+            path = EVENTS.replace("sesn_one", id)
+            assert (await ask(app, "POST", path, message("hi"))).status == 200
+            await _ended(lp, session, end)
+            refused = await ask(app, "POST", path, message("there?"))
+            code = refused.body["error"]["details"]["error_code"]
+            assert (end, refused.status, code) in (
+                ("delete", 404, "session.deleted"),
+                ("archive", 400, "session.ended"),
+            )
+
+
+async def _ended(lp: Limpet, session: limpet.Session[Any], end: str) -> None:
+    if end == "delete":
+        await lp.delete(session.key)
+        return
+    await session.refresh()
+    await session.complete(actor="user:default")
+    await session.archive(actor="user:default")

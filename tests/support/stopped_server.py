@@ -1,0 +1,24 @@
+"""`limpet serve` that gets SIGTERM as soon as its URL is printed: nobody can send it earlier."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from limpet.cli.main import main
+from limpet.cli.render import Screen
+
+_show = Screen.show
+
+
+def _show_and_stop(screen: Screen, *args: Any, **named: Any) -> None:
+    _show(screen, *args, **named)
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    Screen.show = _show_and_stop  # type: ignore[method-assign]
+    main()
