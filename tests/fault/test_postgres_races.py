@@ -11,6 +11,7 @@ import pytest
 
 import limpet
 from limpet.errors import (
+    LimpetError,
     SessionConflict,
     SessionDeleted,
     SessionErased,
@@ -18,6 +19,7 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import Commit
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
@@ -227,6 +229,29 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None
+
+
+@pytest.mark.parametrize("way", ["read", "read_ids", "blob"])
+async def test_a_session_that_comes_during_a_read_is_read(
+    open_stores: Open, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A read finds none; before it asks what became of the session, another process creates it."""
+    one, two = await open_stores(2)
+    absent = PostgresReader.absent
+
+    async def slow(self: PostgresReader, conn: Connection, key: limpet.Key) -> LimpetError:
+        monkeypatch.setattr(PostgresReader, "absent", absent)
+        await create(two, A)
+        return await absent(self, conn, key)
+
+    monkeypatch.setattr(PostgresReader, "absent", slow)
+    if way == "read":
+        page = await one.read(A, after=0, limit=5, reverse=False, types=None)
+        assert [event.type for event in page] == ["session.created"]
+    elif way == "read_ids":
+        assert await one.read_ids(A, ["unheard of"]) == ()
+    else:
+        assert await one.blobs.find(A, "0" * 64) is None
 
 
 async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import traceback
@@ -19,13 +20,15 @@ def in_child(work: Callable[[], str]) -> str:
 def fork(work: Callable[[], str]) -> Callable[[], str]:
     """Begin `work` in a child process; call what is returned to wait for what came of it.
 
-    A child that hangs is ended by its own alarm, and nothing of the parent's clean-up runs in it.
+    A child that hangs says where, and is ended by its own alarm; nothing of the parent's clean-up
+    runs in it.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(PATIENCE_SECONDS)
+        faulthandler.register(signal.SIGALRM, file=writing, chain=True)
         try:
             answer = work()
         except BaseException:

@@ -39,6 +39,7 @@ BROKEN: Final = (
     asyncpg.CannotConnectNowError,
 )
 FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
+APPEARANCES_MAX: Final = 10  # of one session during one read
 UNOPENED: Final = (*FAILURES, ValueError, OverflowError)  # the last two of a URL nobody can read
 
 _FINAL: Final = (
@@ -74,6 +75,10 @@ _FEWER: Final = (
     "if it stays so, raise max_connections on the server (or the limit of this role or database), "
     "run fewer processes, or give each fewer connections than 11: limpet.open(url, connections=…)"
 )
+
+
+class SessionAppeared(Exception):
+    """A session that one statement of a read did not find is there for the next: read again."""
 
 
 def unopened(error: Exception, place: str) -> LimpetError:

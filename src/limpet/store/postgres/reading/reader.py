@@ -48,6 +48,7 @@ from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import bare
 from limpet.store.postgres import cold, rows
+from limpet.store.postgres.failures import SessionAppeared
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
@@ -231,13 +232,18 @@ class PostgresReader:
         return await self._gone(conn, key, archived=False)
 
     async def absent(self, conn: Connection, key: Key) -> LimpetError:
-        """The error for a key without a log to read: it may be in the archive."""
+        """The error for a key without a log to read: it may be in the archive.
+
+        Raises SessionAppeared if there is one by now.
+        """
         return await self._gone(conn, key, archived=True)
 
     async def _gone(self, conn: Connection, key: Key, *, archived: bool) -> LimpetError:
         row = await conn.fetchrow(SQL["gone"], *rows.key_names(key), self.key_hash(key))
-        if archived and row["living"]:
+        if archived and row["archived"]:
             return SessionArchived(key)
+        if archived and row["living"]:
+            raise SessionAppeared
         if row["deleted"]:
             return SessionDeleted(key)
         return SessionErased(key) if row["erased"] else SessionNotFound(key)

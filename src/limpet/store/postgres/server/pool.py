@@ -24,6 +24,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     ReplicaBehind,
+    StoreBusy,
     StoreClosed,
     StoreError,
     StoreForked,
@@ -34,7 +35,15 @@ from limpet.model import described
 from limpet.store.coding.codec import Codec
 from limpet.store.coding.seal import Awaited, refuse_locked
 from limpet.store.logs import POSTGRES, error_name
-from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
+from limpet.store.postgres.failures import (
+    APPEARANCES_MAX,
+    BROKEN,
+    FAILURES,
+    UNOPENED,
+    SessionAppeared,
+    translate,
+    unopened,
+)
 from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.server.cluster import CausalTokens, Cluster, cluster_of
 from limpet.store.postgres.server.pooler import Through, arguments, connect_alone, ready
@@ -218,12 +227,20 @@ class Pools:
         tokens. `confirmed` lets the primary of a cluster answer a read only when the quorum has
         what it shows.
 
-        Runs it again if the connection broke and a repetition does no harm, and if it met sealed
-        bodies before their keys were there. Raises StoreError.
+        Runs it again if the connection broke and a repetition does no harm, if it met sealed bodies
+        before their keys were there, and if its session came while it ran. Raises StoreError.
         """
+
+        async def repeated(conn: Connection) -> T:
+            for _ in range(APPEARANCES_MAX):
+                with suppress(SessionAppeared):
+                    return await query(conn)
+            reason = f"a session came and went {APPEARANCES_MAX} times while it was read"
+            raise StoreBusy(self._place, reason, "read it again")
+
         return await self._sealer.opening(
             lambda: self._run(
-                query, asked=asked, repeatable=repeatable, after=after, confirmed=confirmed
+                repeated, asked=asked, repeatable=repeatable, after=after, confirmed=confirmed
             )
         )
 

@@ -367,9 +367,11 @@ SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, paren
 WHERE app = $1 AND owner = $2 AND id = $3
 
 -- name: gone
--- What became of a session that was not found: it was deleted, or its key was erased. If there is one
--- all the same, its log was in the archive.
+-- What became of a session that was not found: its log is in the archive, it was deleted, or its key
+-- was erased. If there is one all the same, and not in the archive, it came since.
 SELECT EXISTS (SELECT FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3) AS living,
+       EXISTS (SELECT FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
+               AND standing = 'archived' AND facts ? 'archive') AS archived,
        EXISTS (SELECT FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3) AS deleted,
        EXISTS (SELECT FROM limpet.erased WHERE key_hash = $4) AS erased
 
