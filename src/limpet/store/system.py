@@ -10,15 +10,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from limpet.errors import Asked, StoreBusy, StoreError, StoreFailed, StoreFull, StoreReadOnly
+
+if TYPE_CHECKING:
+    from _thread import LockType, RLock
+
+    ForkLock: TypeAlias = LockType | RLock
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NEEDED: Final = 6  # as many as a store opens at once
+FORK_WAIT_SECONDS: Final = 5.0  # a writer that waits for another process keeps its lock for long
 _FEWER: Final = "raise the limit of the process (ulimit -n), or have it keep fewer files open"
 
 
@@ -78,14 +87,42 @@ class Process:
     """This process. `forks` says how often it was forked off another; whoever remembers it knows
     later whether it was forked since. Every append asks, and `os.getpid` is a system call."""
 
-    __slots__ = ("forks",)
+    __slots__ = ("_forking", "_held", "_locks", "forks")
 
     def __init__(self) -> None:
         self.forks = 0
-        os.register_at_fork(after_in_child=self._on_fork)
+        self._locks: WeakSet[ForkLock] = WeakSet()
+        self._forking = threading.RLock()
+        self._held: list[ForkLock] = []
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._let_go,
+            after_in_child=self._on_fork,
+        )
+
+    def fork_waits_for(self, lock: ForkLock) -> None:
+        """A fork waits until nobody has this lock, under which a thread is inside a C library.
+
+        SQLite has locks of its own. A child would get one that is held as it is, without the
+        thread that lets go of it, and wait for it for ever when it opens a file of its own.
+        """
+        self._locks.add(lock)
+
+    def _before_fork(self) -> None:
+        self._forking.acquire()
+        until = monotonic() + FORK_WAIT_SECONDS
+        for lock in list(self._locks):
+            if lock.acquire(timeout=max(0.0, until - monotonic())):
+                self._held.append(lock)
+
+    def _let_go(self) -> None:
+        while self._held:
+            self._held.pop().release()
+        self._forking.release()
 
     def _on_fork(self) -> None:
         self.forks += 1
+        self._let_go()
 
 
 PROCESS: Final = Process()

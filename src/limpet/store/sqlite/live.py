@@ -29,7 +29,7 @@ from limpet.store.logs import SQLITE, error_name
 from limpet.store.protocol import Partial
 from limpet.store.sqlite.file.connect import close
 from limpet.store.sqlite.sql import SCRIPTS, SQL
-from limpet.store.system import in_thread
+from limpet.store.system import PROCESS, in_thread
 
 SUFFIX: Final = "-live"
 FORMAT: Final = 1
@@ -159,6 +159,7 @@ class _LiveFile:
         self._main, self._path, self._looking = main, live_path(main), looking
         self.me = os.urandom(8)
         self._lock = threading.Lock()
+        PROCESS.fork_waits_for(self._lock)
         self._conn: apsw.Connection | None = None
         self._failed = False  # and that was logged
         self._inode: tuple[int, int] | None = None

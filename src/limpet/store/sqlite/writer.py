@@ -44,7 +44,7 @@ from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.system import in_thread
+from limpet.store.system import PROCESS, in_thread
 
 CLOSE_SNAPSHOTS_PER_TRANSACTION: Final = 64
 CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
@@ -61,6 +61,7 @@ class SQLiteWriter(threading.Thread):
         self.jobs = JobQueue(self._do_here, pace)  # where callers ask for what is to be written
         # Reentrant only so that who does not hold it can find out by letting go: see `_do_here`.
         self._hold = threading.RLock()
+        PROCESS.fork_waits_for(self._hold)
         self._ready = False  # the connection is open
         self._under_way: tuple[SQLiteBatch, list[JobAnswer]] | None = None  # planned, on a loop
         # What is remembered may be older than what is stored: two interrupts in a row on a loop.
