@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 import limpet
 from limpet import Key, LimpetError
+from limpet.store.sqlite.writer import SQLiteWriter
+from limpet.store.system import PROCESS, join
 from tests.support.forked import fork, in_child
 from tests.support.processes import ROOT, Child
 
@@ -144,6 +147,57 @@ def test_a_refused_child_refuses_again(parent: Any, path: Path) -> None:
     assert in_child(lambda: attempt(path) + attempt(path)) == "store.forked" * 2
     parent.close()
     check(path, 2)
+
+
+def test_a_fork_waits_for_who_is_inside_a_library() -> None:
+    """A lock of the library that is held at that moment would be held in the child for ever."""
+    lock, inside, left = threading.RLock(), threading.Event(), []
+    PROCESS.fork_waits_for(lock)
+
+    def work() -> None:
+        with lock:
+            inside.set()
+            threading.Event().wait(0.2)
+            left.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    assert in_child(lambda: f"{left} {lock.acquire(blocking=False)}") == "[True] True"
+    thread.join()
+    assert lock.acquire(blocking=False)  # by this thread: the fork has let go of it
+
+
+def test_a_fork_waits_for_the_writer(
+    parent: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever commits is inside SQLite, in the writer's thread or on a loop."""
+    inside, left, commit = threading.Event(), [], SQLiteWriter._commit
+
+    def slow_commit(*args: Any, **options: Any) -> Any:
+        inside.set()
+        threading.Event().wait(0.2)
+        left.append(True)
+        return commit(*args, **options)
+
+    mine = parent.session(KEY, actor="parent")
+    monkeypatch.setattr(SQLiteWriter, "_commit", slow_commit)
+    thread = threading.Thread(target=lambda: mine.append("p.x"))
+    thread.start()
+    inside.wait()
+    assert in_child(lambda: str(left)) == "[True]"
+    thread.join()
+    parent.close()
+    check(path, 3)
+
+
+def test_a_thread_that_was_joined_is_gone() -> None:
+    """For the operating system too: OpenSSL clears up behind it, with a lock held."""
+    for _ in range(200):
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        join(thread)
+        assert not Path(f"/proc/self/task/{thread.native_id}").exists()
 
 
 def test_a_process_begun_anew_shares_the_file(parent: Any, path: Path) -> None:

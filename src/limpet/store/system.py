@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -126,6 +126,19 @@ class Process:
 
 
 PROCESS: Final = Process()
+
+
+def join(thread: threading.Thread) -> None:
+    """Wait until a thread is gone, for the operating system too.
+
+    Python's own `join` returns a moment earlier, while libraries still clear up behind the thread:
+    OpenSSL with its lock held, and a process forked then could never hash in a new thread.
+    """
+    thread.join()
+    task = f"/proc/self/task/{thread.native_id}"
+    until = monotonic() + FORK_WAIT_SECONDS
+    while os.path.exists(task) and monotonic() < until:  # noqa: PTH110  # quicker, and asked often
+        sleep(0.0001)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from limpet.errors import InvalidInput, StoreClosed, StoreForked
 from limpet.session.limpet import Limpet
 from limpet.store.protocol import Seal
+from limpet.store.system import join
 
 R = TypeVar("R")
 _LOOK_SECONDS: Final = 0.5  # after which a waiting caller looks whether it was interrupted
@@ -111,7 +112,7 @@ class Loop:
             self._ending = True
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        join(self._thread)
         self._loop.close()
 
     def _hand_over(self, work: Coroutine[Any, Any, R]) -> Future[R]:

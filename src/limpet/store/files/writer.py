@@ -87,7 +87,7 @@ from limpet.store.jobs import (
 from limpet.store.plan import Plan
 from limpet.store.protocol import Committed
 from limpet.store.scopes import DELETED, Scopes, Sizes
-from limpet.store.system import in_thread, is_full_disk, reported
+from limpet.store.system import in_thread, is_full_disk, join, reported
 
 _SALTS: Final = 1_024  # taken from the system at a time
 _JOINING_BYTES_MAX: Final = 128 * 2**10  # of a snapshot that is written with a batch
@@ -494,7 +494,7 @@ class FilesWriter(threading.Thread):
 
     async def end(self) -> None:
         self.jobs.end()
-        await in_thread(self.join)
+        await in_thread(lambda: join(self))
 
     def _do_here(self, jobs: list[WriteJob]) -> None:
         """Commit on this loop, if that is quick. What has no answer then is for the thread."""

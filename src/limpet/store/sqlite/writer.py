@@ -44,7 +44,7 @@ from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.system import PROCESS, in_thread
+from limpet.store.system import PROCESS, in_thread, join
 
 CLOSE_SNAPSHOTS_PER_TRANSACTION: Final = 64
 CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
@@ -73,7 +73,7 @@ class SQLiteWriter(threading.Thread):
     async def end(self) -> None:
         """Let the writer finish everything and wait until its thread is gone."""
         self.jobs.end()
-        await in_thread(self.join)
+        await in_thread(lambda: join(self))
 
     def _do_here(self, jobs: list[WriteJob]) -> None:
         """Commit on this loop, if that is quick. What has no answer then is for the thread.
