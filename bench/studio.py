@@ -83,6 +83,19 @@ def memory(page: Page) -> float:
     return float(found["JSHeapUsedSize"]) / 1e6
 
 
+def process_memory(page: Page) -> float:
+    """Megabytes of the largest process that draws a page, what it shares counted in parts."""
+    browser = page.context.browser
+    assert browser is not None
+    found = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    return max(_own_kilobytes(each["id"]) for each in found if each["type"] == "renderer") / 1000
+
+
+def _own_kilobytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
+
+
 def shown_after(page: Page, lp: Any) -> float:
     """Milliseconds from the return of a commit in this process until the page shows the event."""
     session = lp.get("lab", "max", "long")
@@ -116,7 +129,8 @@ def main() -> None:
             print(f"first paint of {EVENTS:,} events: {_said(paints)}")
             fps, worst, rows = scroll(page)
             print(f"scrolling: {fps:.0f} frames a second, the longest {worst:.0f} ms, {rows} rows")
-            print(f"memory after it: {memory(page):.1f} MB of script and nodes")
+            script, process = memory(page), process_memory(page)
+            print(f"memory after it: {script:.1f} MB of script, {process:.0f} MB its whole process")
             first_paint(page, url)  # at the end of the log again
             with limpet.open_sync(f"sqlite:///{store}") as lp:
                 shown = sorted(shown_after(page, lp) for _ in range(TRIES))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,11 @@ async def test_the_files_need_no_key_and_allow_no_foreign_script(lp: limpet.Limp
             assert found.status == 200
             again = await door.get(f"/studio/{name}", if_none_match=found.headers["etag"])
             assert again.status == 304
+            packed = await door.get(f"/studio/{name}", accept_encoding="gzip, br")
+            assert packed.headers["etag"] == found.headers["etag"]
+            assert packed.headers["content-encoding"] == "gzip"
+            assert "content-encoding" not in found.headers
+            assert int(packed.headers["content-length"]) < int(found.headers["content-length"])
         assert (await door.get("/studio/../access.py")).status in (401, 404)
         assert (await door.get("/studio/nothing.js")).status == 404
         assert (await door.get("/limpet/v1/me")).status == 401  # what it shows needs a key
@@ -101,6 +107,41 @@ async def test_lists_are_cut_and_searched(lp: limpet.Limpet) -> None:
             {"at": 1, "set": {"mood": "curious"}},
         )
     assert (await lp.get("shop", "ada", forked.body["id"])).values["mood"] == "curious"
+
+
+async def _says(turn: limpet.Turn) -> None:
+    await turn.say("Here.")
+
+
+async def test_what_the_page_compares_and_pages_through(lp: limpet.Limpet) -> None:
+    """The difference to another session, wakes before a seq, and where forks part."""
+    s = await lp.create("shop", "ada", "c1", actor=ADA, state={"mood": "calm", "n": [1, 2]})
+    for text in ("one", "two", "three"):
+        await s.append("user.message", {"text": text})
+        await lp.wake(s.key, _says)
+    fork = await s.fork(2, id="fork")
+    await fork.update(lambda _: {"mood": "cross"})
+    one = f"/limpet/v1/sessions/{ids.session_id('c1')}"
+    async with serving(lp, dev=True) as url:
+        door = HttpDoor(url)
+
+        async def get(path: str) -> dict[str, Any]:
+            answer = await door.get(f"{one}{path}&app=shop&user=ada")
+            assert answer.status == 200, answer.body
+            return dict(answer.body)
+
+        other = ids.session_id("fork")
+        (change,) = (await get(f"/diff?other={other}"))["changes"]
+        assert (change["path"], change["old"], change["new"]) == (["mood"], "calm", "cross")
+        missing = await door.get(f"{one}/diff?other=sesn_none&app=shop&user=ada")
+        assert missing.status == 404
+        newest = (await get("/traces?limit=2"))["data"]
+        older = (await get(f"/traces?limit=2&before={newest[-1]['seq']}"))["data"]
+        assert len({each["seq"] for each in (*newest, *older)}) == 3
+        assert len(older) == 1
+        nodes = (await get("/graph?limit=9"))["nodes"]
+        forked = {each["session"]["id"]: each["forked_at"] for each in nodes}
+        assert forked == {"c1": None, "fork": 2}
 
 
 async def test_a_quiet_stream_misses_nothing(lp: limpet.Limpet, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ async def studio(
 
 
 async def principal_at(address: Address) -> Principal:
-    """Who the key of a server's address is there. Raises EntryRefused, StoreUnopened."""
+    """Return the principal that the key of a server's address belongs to. Raises EntryRefused,
+    StoreUnopened."""
     status, body = await in_thread(lambda: _ask(address))
     if status == 401:
         raise EntryRefused(address.url, "its key is missing or not accepted")

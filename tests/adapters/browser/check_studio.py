@@ -19,8 +19,16 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 import limpet
+from limpet.graph import END, GraphBuilder, State, as_harness
 from tests.support.browser import RUN, launched, served_by, studio_of
-from tests.support.studio_sample import HOSTILE
+from tests.support.studio_sample import HOSTILE, order_graph
+
+ADA = "user:ada"
+
+
+class Seen(State):
+    n: int = 0
+
 
 KETTLE = "#/s/support/ada/kettle"
 ACCESSIBLE = (
@@ -182,6 +190,27 @@ def test_a_long_list_pages_by_cursor(visit: Visitor, lp: Any) -> None:
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
+def test_the_list_of_a_busy_fleet_stays_bounded(visit: Visitor, lp: Any) -> None:
+    """Whoever watches for days has some rows in the page, not one for each session since."""
+    page = visit("#/inbox")
+    page.route(
+        "**/studio/fleet.js",
+        lambda route: route.fulfill(
+            response=(answer := route.fetch()), body=answer.text().replace("= 1_000;", "= 20;")
+        ),
+    )
+    page.goto(page.url.split("#")[0] + "#/fleet?app=support")
+    page.reload()
+    rows = page.locator(".sessions tbody tr")
+    expect(rows.first).to_be_visible()
+    for n in range(70):
+        lp.create("support", "zoe", f"new{n:02}", actor="user:zoe")
+        if n % 20 == 0:
+            expect(rows.first).to_contain_text(f"new{n:02}")
+    expect(rows.first).to_contain_text("new69")
+    expect(rows).to_have_count(50)
+
+
 def test_an_answer_that_comes_late_does_not_replace_a_newer_one(look: Visitor) -> None:
     """A slow request of an older filter changes nothing."""
     page = look()
@@ -196,6 +225,34 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(look: Visitor) -
         held[0].continue_()
     page.evaluate("() => new Promise((done) => setTimeout(done))")
     expect(rows).to_contain_text("hugo")
+
+
+def test_live_events_do_not_drop_what_was_asked_for(visit: Visitor, lp: Any) -> None:
+    """Sessions change while a filter is read slowly: its answer is shown, and nothing else."""
+    page = visit()
+    expect(page.locator(".sessions tbody tr")).to_have_count(13)
+    held: list[Any] = []
+    page.route(
+        "**/limpet/v1/sessions?*user=dan*",
+        lambda route: route.continue_() if held else held.append(route),
+    )
+    with page.expect_request("**/limpet/v1/sessions?*user=dan*"):
+        page.locator("input[name=user]").fill("dan")
+    lp.create("support", "zoe", "brand-new", actor="user:zoe")
+    expect(page.locator(".tile.sessions b")).to_have_text("14")  # the event has come
+    held[0].continue_()
+    expect(page.locator(".sessions tbody tr")).to_have_count(1)
+    expect(page.locator(".sessions tbody tr")).to_contain_text("dan")
+
+
+def test_a_row_keeps_the_focus_when_its_session_changes(visit: Visitor, lp: Any) -> None:
+    """Whoever goes through the list by the keyboard is not thrown out of it."""
+    page = visit("#/fleet?app=support")
+    row = page.locator(".sessions tbody tr", has_text="holiday")
+    row.get_by_role("link").focus()
+    lp.get("support", "hugo", "holiday").append("user.message", {"text": "Hello?"}, actor=ADA)
+    expect(row.locator(".number")).to_have_text("4")
+    expect(row.get_by_role("link")).to_be_focused()
 
 
 def test_a_session_that_no_longer_matches_is_dimmed(visit: Visitor, lp: Any) -> None:
@@ -218,11 +275,40 @@ def test_a_search_goes_on_some_times_and_then_asks(look: Visitor) -> None:
 
     page.route("**/limpet/v1/sessions?*q=needle*", empty)
     page.locator("input[name=text]").fill("needle")
-    more = page.get_by_role("button", name="Look further back")
+    more = page.get_by_role("button", name="Search further back")
     expect(more).to_be_visible()
-    expect(page.locator(".note")).to_contain_text("Older sessions were not looked at")
+    expect(page.locator(".note")).to_contain_text(
+        "Nothing found so far. Older sessions were not searched"
+    )
     assert len(asked) == 5
     assert ["page=further" in each for each in asked] == [False, True, True, True, True]
+
+
+def test_a_search_says_that_it_found_a_part(look: Visitor) -> None:
+    """Matches among the newest sessions are shown at once; the note says what was not searched."""
+    page = look()
+
+    def some(route: Any) -> None:
+        found = route.fetch(url=route.request.url.split("&page=")[0]).json()["data"][:1]
+        number = len(asked)
+        asked.append(route.request.url)
+        found[0]["session"]["id"] = f"found-{number}"
+        route.fulfill(json={"data": found, "next_page": "further"})
+
+    asked: list[str] = []
+    page.route("**/limpet/v1/sessions?*status=idle*", some)
+    page.locator("select[name=status]").select_option("idle")
+    expect(page.locator(".note")).to_contain_text("5 found so far. Older sessions were not")
+    expect(page.locator(".sessions tbody tr")).to_have_count(5)
+    page.get_by_role("button", name="Search further back").click()
+    expect(page.locator(".note")).to_contain_text("10 found so far")
+
+
+def test_half_a_label_is_a_text(look: Visitor) -> None:
+    """What is not name=value yet filters too: the list never shows what was not asked for."""
+    page = look()
+    page.locator("input[name=label]").fill("gold")
+    expect(page.locator(".sessions tbody tr")).to_have_count(4)
 
 
 def test_a_count_that_is_not_complete_says_so(look: Visitor) -> None:
@@ -263,11 +349,13 @@ def test_the_inbox_shows_the_oldest_first_and_answers_are_recorded(visit: Visito
     assert said.data["note"] == "seen the photo"
     assert said.actor.startswith("user:")
     cards.nth(0).get_by_role("button", name="Answer").click()
-    page.get_by_label("Answer", exact=False).and_(page.locator("textarea")).fill('{"city": "Lyon"}')
+    page.locator("dialog textarea").first.fill('{"city": "Lyon"}')
+    page.get_by_label("Note").fill("from her letter")
     page.locator("dialog").get_by_role("button", name="Answer").click()
     expect(cards).to_have_count(1)
     (said,) = events_of(lp, ("support", "cleo", "address"), "user.custom_tool_result")
     assert dict(said.data["output"]) == {"city": "Lyon"}
+    assert said.data["note"] == "from her letter"
     cards.nth(0).get_by_role("button", name="It happened").click()
     page.locator("dialog textarea").first.fill("receipt 9")
     page.locator("dialog").get_by_role("button", name="It happened").click()
@@ -275,8 +363,36 @@ def test_the_inbox_shows_the_oldest_first_and_answers_are_recorded(visit: Visito
     expect(page.locator("#waiting")).to_have_text("")
 
 
+def test_requests_stay_when_events_arrive_and_when_a_read_fails(visit: Visitor, lp: Any) -> None:
+    """Those of a later page too; a failed read is told, and the next one goes on."""
+    page = visit("#/fleet")
+    page.route(
+        "**/limpet/v1/inbox?*",
+        lambda route: route.continue_(url=re.sub("limit=[0-9]+", "limit=2", route.request.url)),
+    )
+    page.goto(page.url.split("#")[0] + "#/inbox")
+    chat, cards = lp.get("support", "ada", "kettle"), page.locator(".request")
+    expect(cards).to_have_count(2)
+    page.get_by_role("button", name="Show more").click()
+    expect(cards).to_have_count(3)
+    with page.expect_response("**/limpet/v1/inbox?*"):
+        chat.append("user.message", {"text": "Hello?"}, actor=ADA)
+    page.evaluate("() => new Promise((done) => setTimeout(done))")
+    expect(cards).to_have_count(3)
+    page.unroute("**/limpet/v1/inbox?*")
+    page.route("**/limpet/v1/inbox?*", lambda route: route.abort())
+    chat.append("user.message", {"text": "Hello?"}, actor=ADA)
+    expect(page.locator(".toast.bad")).to_be_visible()
+    expect(cards).to_have_count(3)
+    page.unroute("**/limpet/v1/inbox?*")
+    s = lp.get("support", "bob", "broken-lamp")
+    s.confirm(s.blocked_on[0].id, allow=False, actor="user:boss")
+    expect(cards).to_have_count(2)
+
+
 async def _asks_until(turn: limpet.Turn) -> None:
-    await turn.approve("close the account", {"user": "ada"}, deadline=timedelta(minutes=30))
+    what = {"user": "ada", "in": {"region": {"zone": {"hosts": ["db-1"]}}}}
+    await turn.approve("close the account", what, deadline=timedelta(minutes=30))
 
 
 def test_a_request_says_when_it_expires_and_leaves_a_session_when_it_is_answered(
@@ -289,6 +405,7 @@ def test_a_request_says_when_it_expires_and_leaves_a_session_when_it_is_answered
     page = visit("#/inbox")
     card = page.locator(".request", has_text="close the account")
     expect(card.locator(".chip.bad")).to_have_text(re.compile("expires in (29|30) min"))
+    expect(card).to_contain_text("db-1")  # the exact input, without a click
     page = visit("#/s/support/ada/closing")
     docked = page.locator(".waiting .request")
     expect(docked).to_contain_text("close the account")
@@ -334,6 +451,98 @@ def test_a_session_shows_its_conversation_with_tools_and_effects(look: Visitor) 
     expect(page.locator(".entry", has_text="span.started").first).to_be_visible()
 
 
+def test_an_effect_that_may_have_happened_is_one_card(look: Visitor) -> None:
+    """The question about it is in the card of the effect, and says plainly what is not known."""
+    page = look("#/s/support/dan/payment")
+    expect(page.locator(".rows .card")).to_have_count(1)
+    expect(page.locator(".rows .card.unsure")).to_contain_text("It may have happened.")
+    expect(page.locator(".rows .card")).to_contain_text("unknown")
+    expect(page.locator(".waiting .request")).to_contain_text("This may have happened")
+
+
+def test_a_session_that_ends_takes_no_more_messages(visit: Visitor, lp: Any) -> None:
+    """The field for them goes, and so do the actions that its phase does not allow."""
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    page = visit("#/s/support/ada/talk")
+    expect(page.get_by_label("Message")).to_be_visible()
+    s.complete("solved")
+    expect(page.get_by_label("Message")).to_be_hidden()
+    expect(page.locator(".line", has_text="completed")).to_contain_text("solved")
+    expect(page.locator(".status .chip")).to_have_text(["completed"])
+    page.locator(".menu summary").click()
+    expect(page.locator(".menu button:visible")).to_have_text(["Archive"])
+
+
+def test_an_archived_session_is_read_without_alarm(visit: Visitor, lp: Any) -> None:
+    """It never changes: there is no stream, and no error about it."""
+    s = lp.create("support", "ada", "old", actor="user:ada")
+    s.append("user.message", {"text": "first"})
+    s.complete("solved")
+    page = visit("#/s/support/ada/old")
+    expect(page.locator("#connection")).to_have_text("live")
+    s.archive()
+    expect(page.locator(".status .chip")).to_have_text(["archived"])
+    expect(page.locator("#connection")).to_be_hidden()
+    page.reload()
+    expect(page.locator(".line", has_text="archived")).to_be_visible()
+    expect(page.locator(".verify")).to_contain_text("Chain verified")
+    expect(page.locator(".message")).to_contain_text("first")
+    expect(page.locator("#connection")).to_be_hidden()
+    expect(page.locator(".toast.bad")).to_have_count(0)
+
+
+def test_a_session_that_is_deleted_says_so(visit: Visitor, lp: Any) -> None:
+    """What was read stays on the screen, and the page is no longer live."""
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    s.append("user.message", {"text": "first"})
+    page = visit("#/s/support/ada/talk")
+    expect(page.locator("#connection")).to_have_text("live")
+    lp.delete(s.key)
+    expect(page.locator(".toast.bad")).to_contain_text("support/ada/talk")
+    expect(page.locator("#connection")).to_have_text("not live")
+    expect(page.locator(".message")).to_contain_text("first")
+
+
+def test_what_is_recorded_while_a_page_is_read_is_shown(visit: Visitor, lp: Any) -> None:
+    """Over a slow network too: nothing is missing between the page and the stream."""
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    s.append("user.message", {"text": "first"})
+    page = visit("#/s/support/ada/talk")
+    s.append("user.message", {"text": "second"})
+    expect(page.locator(".message")).to_have_count(2)
+    s.append("agent.message", {"text": "Once "}, partial=True, id="f1", actor="agent:a")
+    expect(page.locator(".message.partial")).to_contain_text("Once")
+    held: list[Any] = []
+    page.route(
+        "**/events?*order=desc*", lambda route: route.continue_() if held else held.append(route)
+    )
+    with page.expect_request("**/events?*order=desc*"):
+        page.get_by_role("button", name="Everything").click()
+    answer = held[0].fetch()
+    s.append("user.message", {"text": "third"})
+    expect(page.locator(".entry", has_text="third")).to_have_count(1)  # by the stream
+    held[0].fulfill(response=answer)
+    expect(page.locator(".entry")).to_have_count(4)
+    expect(page.locator(".entry").last).to_contain_text("third")
+    s.append("agent.message", {"text": "upon "}, partial=True, id="f1", actor="agent:a")
+    expect(page.locator(".message.partial")).to_contain_text("Once upon")
+
+
+def test_a_wake_of_many_spans_draws_some_at_once(look: Visitor) -> None:
+    page = look("#/inbox")
+
+    def many(route: Any) -> None:
+        trace = route.fetch().json()
+        trace["spans"] += [{**trace["spans"][-1], "id": f"s{n}"} for n in range(1_000)]
+        route.fulfill(json=trace)
+
+    page.route("**/traces/*", many)
+    page.goto(page.url.split("#")[0] + "#/s/support/finn/outage")
+    expect(page.locator(".woken .span")).to_have_count(300)
+    page.get_by_role("button", name="All 1,001 spans").click()
+    expect(page.locator(".woken .span")).to_have_count(1_001)
+
+
 def test_conversation_and_trace_lead_to_each_other(look: Visitor) -> None:
     """A message marks its bar, a bar marks its message; bars have tokens and cost."""
     page = look(KETTLE)
@@ -344,6 +553,29 @@ def test_conversation_and_trace_lead_to_each_other(look: Visitor) -> None:
     page.locator(".message.agent", has_text="All done").locator(".seq").click()
     expect(page.locator(".span.selected")).to_contain_text("model")
     expect(page.locator(".place")).to_contain_text("event 39 of 45")
+
+
+async def _says_when(turn: limpet.Turn) -> None:
+    await turn.say("Here.")
+
+
+def test_a_moment_of_long_ago_has_its_wake(visit: Visitor, lp: Any) -> None:
+    """The trace is a window too: it begins at the wake of the moment, and leads back to the end."""
+    s = lp.create("support", "ada", "talk", actor="user:ada")
+    for n in range(34):
+        s.append("user.message", {"text": f"n{n}"})
+        lp.wake(s.key, _says_when)
+    page = visit("#/s/support/ada/talk")
+    wakes = page.locator(".woken")
+    expect(wakes).to_have_count(30)
+    page.get_by_label("Moment in the history").fill("6")
+    expect(page.locator(".span.selected")).to_be_visible()
+    expect(wakes).to_have_count(1)
+    page.get_by_role("button", name="The newest wakes").click()
+    expect(wakes).to_have_count(30)
+    page.get_by_role("button", name="Earlier wakes").click()
+    expect(wakes).to_have_count(34)
+    expect(page.get_by_role("button", name="Earlier wakes")).to_be_hidden()
 
 
 def test_idle_time_in_a_wake_is_folded(look: Visitor) -> None:
@@ -391,6 +623,8 @@ def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
     expect(page.locator(".woken .sum")).to_contain_text("success")
     expect(page.locator(".woken")).to_have_count(1)
     expect(page.locator(".woken .span", has_text="look")).to_be_visible()
+    expect(page.locator(".message.agent")).to_contain_text("Here it is.")
+    assert page.locator(".line").all_inner_texts() == []  # spans are of the trace, live too
 
 
 def test_a_link_leads_to_its_event(look: Visitor) -> None:
@@ -413,6 +647,28 @@ def test_errors_children_and_relations_are_shown(look: Visitor) -> None:
     expect(lanes.nth(1)).to_contain_text("fork of kettle at event 9")
     lanes.nth(1).get_by_role("link", name="Compare").click()
     expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+
+
+def test_a_large_family_says_that_it_shows_a_part(look: Visitor) -> None:
+    page = look("#/inbox")
+    page.route(
+        "**/graph?*", lambda route: route.fulfill(json={**route.fetch().json(), "truncated": True})
+    )
+    page.goto(page.url.split("#")[0] + f"{KETTLE}?tab=family")
+    expect(page.locator(".family")).to_contain_text("The nearest 60 are shown.")
+
+
+async def _spends_too_much(turn: limpet.Turn) -> None:
+    await turn.say("Done.", cost=1.5)
+
+
+def test_a_budget_that_is_overspent_says_by_how_much(visit: Visitor, lp: Any) -> None:
+    budget = limpet.Budget(cost=1.0)
+    s = lp.create("support", "ada", "talk", actor="user:ada", budget=budget)
+    s.append("user.message", {"text": "Spend."})
+    lp.wake(s.key, _spends_too_much)
+    page = visit("#/s/support/ada/talk?tab=about")
+    expect(page.locator(".about")).to_contain_text("$1.50 of $1.00 spent, −$0.50 left")
 
 
 def test_search_obeys_the_filter(look: Visitor) -> None:
@@ -459,6 +715,48 @@ def test_live_events_move_nothing(visit: Visitor, lp: Any) -> None:
     expect(page.locator(".entry").last).to_contain_text("state.updated")
 
 
+def test_a_live_state_keeps_what_is_open_and_the_focus(visit: Visitor, lp: Any) -> None:
+    """Fields that were asked for stay when another one changes, and so does who is on a field."""
+    fields = {f"field{n:03}": n for n in range(150)}
+    s = lp.create("support", "ada", "wide", actor="user:ada", state=fields)
+    page = visit("#/s/support/ada/wide?tab=state")
+    state = page.locator("div.state")
+    page.get_by_role("button", name="50 more").click()
+    field = state.get_by_role("button", name="field149", exact=True)
+    field.focus()
+    s.update(lambda _: {"field000": "changed"})
+    expect(state).to_contain_text("field000changed")
+    expect(field).to_be_focused()
+    expect(state.locator("li")).to_have_count(150)
+
+
+def test_scrolling_back_moves_by_what_was_scrolled(visit: Visitor, lp: Any) -> None:
+    """Rows of any height are read and shown above without a jump below."""
+    s = lp.create("support", "ada", "tall", actor="user:ada")
+    texts = [{"text": "line\n" * (1 + n * 7 % 12)} for n in range(400)]
+    s.append_many([limpet.Draft(type="user.message", data=each) for each in texts])
+    page = visit("#/s/support/ada/tall")
+    expect(page.locator(".message").last).to_be_visible()
+    moved = page.evaluate(
+        """() => new Promise((done) => {
+            const box = document.querySelector(".scroll");
+            const frame = (run) => requestAnimationFrame(() => requestAnimationFrame(run));
+            const far = [];
+            (function step(n) {
+                const rows = [...box.querySelectorAll("[data-row]")];
+                const row = rows.find((it) => it.getBoundingClientRect().top > 300);
+                const before = row.getBoundingClientRect().top;
+                box.scrollTop -= 60;
+                frame(() => {
+                    far.push(row.getBoundingClientRect().top - before);
+                    n ? step(n - 1) : done(far);
+                });
+            })(150);
+        })"""
+    )
+    assert max(moved) < 62
+
+
 def test_a_message_that_is_being_written_grows(visit: Visitor, lp: Any) -> None:
     """Partial text appears, and the recorded message takes its place."""
     s = lp.create("support", "ada", "talk", actor="user:ada")
@@ -484,7 +782,9 @@ def test_the_slider_shows_the_state_of_any_moment_and_who_changed_it(look: Visit
     expect(page.locator("div.state")).to_contain_text("moodhappy")
     expect(page.locator(".marks .checkpoint")).to_have_count(1)
     slider = page.get_by_label("Moment in the history")
+    places = [page.locator(each).bounding_box() for each in (".track", ".columns")]
     slider.fill("29")
+    assert [page.locator(each).bounding_box() for each in (".track", ".columns")] == places
     expect(page.locator("div.state")).to_contain_text("moodannoyed")
     expect(page.locator(".changes")).to_contain_text('mood "calm" → "annoyed"')
     expect(page.locator(".rows .selected")).to_have_count(1)
@@ -553,6 +853,25 @@ def test_two_forks_are_aligned(look: Visitor) -> None:
     )
 
 
+def test_forks_of_two_moments_share_what_is_before_the_earlier(visit: Visitor, lp: Any) -> None:
+    """Also where neither is a fork of the other, and the events after that are compared."""
+    origin = lp.get("support", "ada", "kettle")
+    origin.fork(29, id="later", actor="user:boss")
+    page = visit("#/compare/support/ada/kettle-kinder/later")
+    expect(page.locator(".lead")).to_have_text("They share 9 events, and part there.")
+    expect(page.locator(".aligned")).to_contain_text("My order 7 arrived broken.")
+    page = visit("#/compare/support/ada/later/kettle")
+    expect(page.locator(".lead")).to_have_text("They share 29 events, and part there.")
+
+
+def test_a_name_with_a_dot_has_its_own_blame(visit: Visitor, lp: Any) -> None:
+    lp.create("support", "ada", "dots", actor="user:ada", state={"a.b": {"c": [1]}})
+    page = visit("#/s/support/ada/dots?tab=state")
+    page.locator("div.state").get_by_role("button", name="a.b", exact=True).click()
+    expect(page.locator(".blame li")).to_have_count(1)
+    expect(page.locator(".blame")).to_contain_text('["a.b"]')
+
+
 def test_bisect_finds_the_event(look: Visitor) -> None:
     """The first event after which a condition does not hold."""
     page = look(f"{KETTLE}?tab=state")
@@ -595,6 +914,7 @@ def test_acts_ask_first_and_are_recorded_with_the_person(visit: Visitor, lp: Any
     page.get_by_role("button", name="Rewind to here").click()
     page.locator("dialog").get_by_role("button", name="Rewind").click()
     expect(page.locator(".toast", has_text="Rewound")).to_be_visible()
+    expect(page.locator(".line", has_text="went back")).to_contain_text("to event 29")
     session = lp.get(*key)
     assert session.values["mood"] == "annoyed"
     mine = [e for e in session.read(after=45, limit=100) if e.actor.startswith("user:")]
@@ -623,6 +943,7 @@ def test_a_graph_is_drawn_with_the_path_that_was_taken(look: Visitor) -> None:
     expect(page.locator(".node.ran")).to_have_count(3)
     expect(page.locator(".edge")).to_have_count(5)
     expect(page.locator(".edge.taken")).to_have_count(3)
+    expect(page.locator(".edge").last).to_have_class(re.compile("taken"))  # above the others
     expect(page.locator(".graph")).to_contain_text("price → check → pack")
     page.get_by_role("button", name="Node price").press("Enter")
     expect(page.locator(".node-state")).to_contain_text("total30")
@@ -630,6 +951,51 @@ def test_a_graph_is_drawn_with_the_path_that_was_taken(look: Visitor) -> None:
     expect(page.locator(".place")).to_contain_text("event 8")
     page = look(f"{KETTLE}?tab=graph")
     expect(page.locator(".graph")).to_contain_text("No graph ran here")
+
+
+def test_a_graph_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
+    """The path grows by itself, and the node that was chosen stays chosen."""
+    s = lp.create("orders", "gwen", "pens", actor="user:gwen")
+    page = visit("#/s/orders/gwen/pens?tab=graph")
+    expect(page.locator(".graph")).to_contain_text("No graph ran here")
+    s.append("user.message", {"text": "nine pens"})
+    lp.wake(s.key, order_graph())
+    expect(page.locator(".node.ran")).to_have_count(3)
+    page.get_by_role("button", name="Node check").press(" ")
+    expect(page.locator(".node-state h3")).to_have_text("check")
+    s.append("user.message", {"text": "x"})
+    lp.wake(s.key, order_graph())
+    expect(page.locator(".graph")).to_contain_text("refuse")
+    expect(page.locator(".node-state h3")).to_have_text("check")
+
+
+def test_a_graph_shows_the_node_that_runs(visit: Visitor, lp: Any) -> None:
+    goes_on = threading.Event()
+
+    async def first(_: Seen) -> dict[str, Any]:
+        return {"n": 1}
+
+    async def second(_: Seen) -> dict[str, Any]:
+        await asyncio.to_thread(goes_on.wait)
+        return {"n": 2}
+
+    built = GraphBuilder(Seen).add_node("first", first).add_node("second", second)
+    graph = built.add_edge("first", "second").add_edge("second", END).set_entry("first").compile()
+    s = lp.create("orders", "gwen", "slow", actor="user:gwen")
+    s.append("user.message", {"text": "go"})
+    page = visit("#/s/orders/gwen/slow?tab=graph")
+    harness = as_harness(graph, initial=lambda _: Seen())
+    worker = threading.Thread(target=lp.wake, args=(s.key, harness))
+    worker.start()
+    try:
+        expect(page.locator(".node.current")).to_have_text(re.compile("second"))
+        expect(page.locator(".node-state")).to_contain_text("running")
+    finally:
+        goes_on.set()
+        worker.join()
+    expect(page.locator(".node.current")).to_have_count(0)
+    page.get_by_role("button", name="Node first").press("Enter")
+    expect(page.locator(".node-state")).to_contain_text("n1")
 
 
 def test_analytics_are_plotted_from_what_was_recorded(look: Visitor) -> None:
@@ -689,6 +1055,11 @@ def test_analytics_of_a_server_are_live(browser: Browser, store: Path, lp: Any) 
         expect(page.locator(".lead")).to_contain_text("Sessions: 14.")
         row = page.locator("table").first.locator("tbody tr").first
         expect(row.locator("td").nth(1)).to_have_text("4")
+        page.evaluate("document.querySelector('.plots').dataset.same = 1")
+        with page.expect_response("**/limpet/v1/analytics"):
+            page.clock.fast_forward(11_000)
+        page.evaluate("() => new Promise((done) => setTimeout(done))")
+        expect(page.locator(".plots[data-same]")).to_be_visible()  # nothing was new
         page.close()
 
 
@@ -706,9 +1077,9 @@ def test_what_to_look_at_comes_first_with_its_sessions(visit: Visitor, lp: Any) 
             [limpet.Draft(type=type, data=data, actor="agent:a") for type, data in drafts]
         )
     page = visit("#/analytics")
-    expect(page.locator(".finding.bad", has_text="Cost usd was 90")).to_be_visible()
+    expect(page.locator(".finding.bad", has_text="Cost was 90")).to_be_visible()
     expect(page.locator(".finding:not(.bad)")).to_contain_text("Error rate of search is 1")
-    page.locator(".finding.bad", has_text="Cost usd was 90").get_by_role("link").click()
+    page.locator(".finding.bad", has_text="Cost was 90").get_by_role("link").click()
     expect(page.get_by_role("heading", name="s35")).to_be_visible()
 
 
@@ -745,6 +1116,31 @@ def test_everything_works_by_the_keyboard(look: Visitor) -> None:
     page.get_by_role("tab", name="Trace").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="State")).to_have_attribute("aria-selected", "true")
+
+
+def test_the_focus_is_never_lost(look: Visitor) -> None:
+    """The link to the content leads there; a dialog gives the focus back; Escape closes a menu."""
+    page = look(f"{KETTLE}?tab=state")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    expect(page.get_by_role("heading", name="kettle")).to_be_visible()
+    page.get_by_role("button", name="Bisect").press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Bisect")).to_be_focused()
+    menu = page.locator(".menu summary")
+    menu.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog")).to_contain_text("Interrupt kettle?")
+    page.keyboard.press("Escape")
+    expect(menu).to_be_focused()
+    menu.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator(".menu button").first).to_be_hidden()
+    expect(page.locator("nav.main [aria-current=page]")).to_have_count(0)
+    page.get_by_role("link", name="Inbox").press("Enter")
+    expect(page.locator("nav.main [aria-current=page]")).to_contain_text("Inbox")
 
 
 def test_what_is_typed_into_a_field_is_no_command(look: Visitor) -> None:
@@ -797,8 +1193,9 @@ def test_light_and_dark_can_be_chosen(visit: Visitor) -> None:
 
 
 def test_what_is_missing_says_the_next_step(look: Visitor) -> None:
-    page = look("#/s/support/nobody/nothing")
-    expect(page.get_by_role("alert")).to_contain_text("Look for it in the fleet")
+    for place in ("#/s/support/nobody/nothing", "#/compare/support/ada/kettle/none", "#/s/a/b/%"):
+        page = look(place)
+        expect(page.get_by_role("alert")).to_contain_text("Look for it in the fleet")
 
 
 # --- hostile sessions, bad networks ---------------------------------------------------------------
@@ -1000,6 +1397,7 @@ def test_a_long_session_is_a_window(visit: Visitor, lp: Any) -> None:
     page.on("request", lambda each: asked.append(each.url))
     page.goto(page.url.split("#")[0] + "#/s/lab/max/long")
     expect(page.locator(".message").last).to_contain_text("n2999")
+    expect(page.get_by_label("Moment in the history")).to_have_value("3001")  # its end
     assert len([each for each in asked if "/events?" in each]) == 1
     scroll = page.locator(".scroll")
     for _ in range(60):

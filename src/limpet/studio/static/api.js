@@ -1,4 +1,4 @@
-// The public HTTP API: requests with a key, errors with their words, one stream at a time.
+// The public HTTP API: requests with a key, and one stream at a time.
 
 const KEY = "limpet-key";
 const base = new URL("..", import.meta.url).pathname; // a proxy may put a path before it
@@ -28,9 +28,8 @@ class ApiError extends Error {
 function request(method, path, { query = {}, body, signal, last } = {}) {
 	const url = new URL(base + path, location.href);
 	for (const [name, value] of Object.entries(query)) {
-		for (const each of Array.isArray(value) ? value : [value]) {
-			if (each != null && each !== "") url.searchParams.append(Array.isArray(value) ? `${name}[]` : name, each);
-		}
+		const many = Array.isArray(value) ? "[]" : "";
+		for (const it of [value].flat()) if (it != null && it !== "") url.searchParams.append(name + many, it);
 	}
 	const headers = {};
 	if (session.key) headers.authorization = `Bearer ${session.key}`;
@@ -45,7 +44,7 @@ async function refused(answer) {
 	return new ApiError(answer.status, error.message ?? `The server answered ${answer.status}.`);
 }
 
-/** Call a route; the answer as it is. Raises ApiError. */
+/** Raises ApiError. */
 export async function call(method, path, options) {
 	let answer;
 	try {
@@ -59,14 +58,13 @@ export async function call(method, path, options) {
 	return answer.json();
 }
 
-export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const get = (path, query) => call("GET", path, { query });
 export const OWN = "limpet/v1";
 
 export class Remote {
 	constructor(app, user, id) {
-		Object.assign(this, { app, user, id });
-		this.query = { app, user };
-		this.path = `sessions/${wireId(id)}`;
+		Object.assign(this, { app, user, id, wire: wireId(id), query: { app, user } });
+		this.path = `sessions/${this.wire}`;
 		this.name = `${app}/${user}/${id}`;
 		this.href = `#/s/${[app, user, id].map(encodeURIComponent).join("/")}`;
 	}
@@ -76,8 +74,8 @@ export class Remote {
 	compared(id) {
 		return `#/compare/${[this.app, this.user, this.id, id].map(encodeURIComponent).join("/")}`;
 	}
-	get(part = "", query = {}, signal) {
-		return get(`${OWN}/${this.path}${part}`, { ...this.query, ...query }, signal);
+	get(part = "", query = {}) {
+		return get(`${OWN}/${this.path}${part}`, { ...this.query, ...query });
 	}
 	post(part, body = {}) {
 		return call("POST", `${OWN}/${this.path}${part}`, { query: this.query, body });
@@ -94,12 +92,13 @@ function wireId(id) {
 	return `sesn_.${btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`;
 }
 
+const turned = (run) => document.addEventListener("visibilitychange", run, { once: true });
 let open = null;
 
 export const hush = () => open?.abort();
 
-/** Listen to one stream in the place of the last. `hear(form)` is called for each frame, `state(name)`
- * when the connection changes. It comes back by itself, after the last frame that it has seen. */
+/** Listen to one stream in the place of the last: `hear(form)` each frame, `state(name)` when the
+ * connection changes. It comes back by itself, after the last frame that was heard. */
 export function listen(path, query, hear, state) {
 	hush();
 	const ending = new AbortController();
@@ -108,9 +107,9 @@ export function listen(path, query, hear, state) {
 	(async () => {
 		for (let pause = 300; !ending.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
 			// A browser has six connections to a server: a page that nobody looks at takes none.
-			if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+			if (document.hidden) await new Promise(turned);
 			const hiding = new AbortController();
-			document.addEventListener("visibilitychange", () => hiding.abort(), { once: true });
+			turned(() => hiding.abort());
 			try {
 				const answer = await request("GET", path, { query: last ? { ...query, after: undefined } : query, signal: AbortSignal.any([ending.signal, hiding.signal]), last });
 				if (answer.status === 401) return dispatchEvent(new Event("signed-out"));
@@ -131,7 +130,6 @@ export function listen(path, query, hear, state) {
 			await new Promise((done) => setTimeout(done, pause));
 		}
 	})();
-	return () => ending.abort();
 }
 
 async function* frames(body) {

@@ -1,6 +1,6 @@
-// The shell: who is signed in, which page is shown, keys of the keyboard, light and dark.
+// The shell: sign-in, pages, keys, light and dark.
 
-import { h, ask, clear, failure, template, visible } from "./dom.js";
+import { h, one, on, ask, clear, failure, template, visible } from "./dom.js";
 import { OWN, call, get, hush, session } from "./api.js";
 import { fleet } from "./fleet.js";
 import { inbox } from "./inbox.js";
@@ -8,7 +8,8 @@ import { sessionPage } from "./session.js";
 import { comparePage } from "./compare.js";
 import { analytics } from "./analytics.js";
 
-const main = document.querySelector("main");
+const main = one(document, "main");
+const shell = document.documentElement;
 const part = (id) => document.getElementById(id);
 let page = null;
 
@@ -17,18 +18,17 @@ const app = {
 		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
 	},
 	connection(name = "", error) {
-		part("connection").className = name;
-		part("connection").textContent = { live: "live", waiting: "reconnecting…", refused: "not live" }[name] ?? "";
-		part("connection").title = error?.message ?? "";
+		const text = { live: "live", waiting: "reconnecting…", refused: "not live" }[name] ?? "";
+		Object.assign(part("connection"), { className: name, textContent: text, title: error?.message ?? "" });
 	},
 };
 
 async function route() {
 	if (!session.me) return;
 	const [path, given = ""] = location.hash.slice(2).split("?");
-	const [name, ...rest] = path.split("/").map(decodeURIComponent);
+	const [name, ...rest] = path.split("/");
 	const query = new URLSearchParams(given);
-	page?.close();
+	page?.close?.();
 	page = null;
 	hush();
 	app.connection();
@@ -36,19 +36,21 @@ async function route() {
 	const number = (route.number = (route.number ?? 0) + 1);
 	let made;
 	try {
-		if (name === "s" && rest.length >= 3) made = await sessionPage(app, rest[0], rest[1], rest.slice(2).join("/"), query);
-		else if (name === "compare" && rest.length === 4) made = await comparePage(app, ...rest);
+		const [app_, user, ...ids] = rest.map(decodeURIComponent);
+		if (name === "s" && ids.length) made = await sessionPage(app, app_, user, ids.join("/"), query);
+		else if (name === "compare" && ids.length === 2) made = await comparePage(app, app_, user, ...ids);
 		else if (name === "analytics") made = analytics();
 		else made = name === "inbox" ? inbox(app) : fleet(app, query);
 	} catch (error) {
-		made = { title: "Error", root: h("div.page", failure(error, route)), close() {} };
+		if (error.status === 404 || error instanceof URIError) error.message = "There is no such session, or your key does not see it. Look for it in the fleet.";
+		made = { title: "Error", root: h("div.page", h("h1", "Session"), failure(error, route)) };
 	}
-	if (number !== route.number) return made.close();
+	if (number !== route.number) return made.close?.();
 	page = made;
-	clear(main, made.root);
+	clear(main, made.root).scrollTop = 0;
 	main.removeAttribute("aria-busy");
 	document.title = `${visible(made.title).slice(0, 80)} · Limpet`;
-	for (const each of document.querySelectorAll("nav.main a")) each.toggleAttribute("aria-current", each.hash.slice(2) === (name || "fleet"));
+	for (const it of document.querySelectorAll("nav.main a")) it.setAttribute("aria-current", it.hash.slice(2) === (name || "fleet") ? "page" : "false");
 	made.log?.place();
 	main.focus({ preventScroll: true });
 	performance.mark("limpet-shown");
@@ -72,8 +74,9 @@ async function enter() {
 		if (error.status === 401) return signIn(session.key ? "This key is not accepted any more." : "");
 		return clear(main, h("div.page", failure(error, enter)));
 	}
-	part("me").textContent = `${visible(session.me.id)} · ${session.me.role}`;
+	clear(part("me"), `${session.me.id} · ${session.me.role}`);
 	document.body.classList.add("signed-in");
+	for (const it of document.querySelectorAll(".bar [data-needs]")) it.hidden = !session.may(it.dataset.needs);
 	get(`${OWN}/inbox`, { limit: 100 }).then((found) => app.waiting(found.data.length, Boolean(found.next_page))).catch(() => {});
 	route();
 }
@@ -81,27 +84,27 @@ async function enter() {
 function signIn(wrong) {
 	session.keep(null);
 	session.me = null;
-	page?.close();
+	page?.close?.();
 	page = null;
 	document.body.classList.remove("signed-in");
 	const form = h("form.sign-in", { onsubmit: (event) => (event.preventDefault(), session.keep(form.key.value.trim(), form.stay.checked), enter()) }, template("sign-in"));
-	form.querySelector(".wrong").textContent = visible(wrong);
+	clear(one(form, ".wrong"), wrong);
 	clear(main, form);
 	form.key.focus();
 }
 
 addEventListener("signed-out", () => session.me && signIn("You were signed out: the key was revoked, or it expired."));
 addEventListener("hashchange", route);
-part("sign-out").addEventListener("click", () => signIn(""));
-part("theme").addEventListener("click", () => {
-	const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
-	theme(dark ? "light" : "dark");
+on(one(document, ".skip"), "click", (event) => (event.preventDefault(), main.focus()));
+on(part("sign-out"), "click", () => signIn(""));
+on(part("theme"), "click", () => {
+	theme(getComputedStyle(shell).colorScheme === "dark" ? "light" : "dark");
 });
 
 function theme(name) {
 	if (name) localStorage.setItem("limpet-theme", name);
 	const chosen = localStorage.getItem("limpet-theme");
-	if (chosen) document.documentElement.dataset.theme = chosen;
+	if (chosen) shell.dataset.theme = chosen;
 }
 
 let before = "";
@@ -111,7 +114,7 @@ addEventListener("keydown", (event) => {
 	const gone = before === "g" && { f: "#/fleet", i: "#/inbox", a: "#/analytics" }[key];
 	before = key;
 	if (gone) location.hash = gone;
-	else if (key === "/") (page?.log?.box ?? main.querySelector("input"))?.focus();
+	else if (key === "/") (page?.log?.box ?? one(main, "input"))?.focus();
 	else if (key === "j" || key === "k") page?.log?.step(key === "j" ? 1 : -1);
 	else if (key === "[" || key === "]") page?.travel?.to(page.travel.seq + (key === "]" ? 1 : -1));
 	else if (key === "n") page?.travel?.toNow();

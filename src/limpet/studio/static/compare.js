@@ -1,15 +1,15 @@
 // Two sessions side by side: their states, and their events aligned from where they part.
 
-import { h, clear, count, failure, parts, template } from "./dom.js";
+import { h, clear, count, parts, template } from "./dom.js";
 import { Remote } from "./api.js";
-import { brief, changes, difference, opText } from "./tree.js";
+import { brief, changes, opText } from "./tree.js";
 import { textOf } from "./events.js";
 
 const MOST = 400;
 const sign = (event) => `${event.type} ${JSON.stringify(event.data)} ${JSON.stringify(event.ops)}`;
 const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.rewound", "effect.*"];
 
-/** Pairs [left, right] of two lists: what is the same is beside each other, then what is alike. */
+/** Pairs [left, right]: beside each other what is the same, then what is alike. */
 function aligned(a, b) {
 	const [x, y] = [a.map(sign), b.map(sign)];
 	const alike = (i, j) => (x[i] === y[j] ? 4 : a[i].type === b[j].type ? 1 : 0);
@@ -24,37 +24,31 @@ function aligned(a, b) {
 	return pairs;
 }
 
-async function parted(a, b) {
-	const line = await a.get("/lineage").catch(() => null);
-	let found = 0;
-	(function look(each) {
-		if (!each) return;
-		if (each.session.id === b.id || each.session.id === a.id) found = Math.max(found, each.at ?? 0);
-		each.forks.forEach(look);
-		look(each.parent);
-	})(line);
-	return found;
+const ancestors = (line) => (line ? [line, ...ancestors(line.parent)] : []);
+
+/** How many events they share: until one left their nearest common ancestor. */
+async function shared(...sides) {
+	const [a, b] = (await Promise.all(sides.map((it) => it.get("/lineage").catch(() => null)))).map(ancestors);
+	for (const [i, one] of a.entries()) {
+		const j = b.findIndex((other) => other.session.id === one.session.id);
+		if (j >= 0) return Math.min(a[i - 1]?.at ?? Infinity, b[j - 1]?.at ?? Infinity);
+	}
+	return 0;
 }
 
 export async function comparePage(app, app_, user, one, other) {
 	const sides = [new Remote(app_, user, one), new Remote(app_, user, other)];
-	try {
-		const from = await parted(...sides);
-		const [a, b] = await Promise.all(sides.map(async (each) => {
-			const [{ state }, page] = await Promise.all([each.get("/state"), each.get("/events", { after: from, limit: MOST, types: TYPES, brief: true })]);
-			return { state, events: page.data };
-		}));
-		const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? (event.ops.map(opText).join(", ") || brief(event.data?.input ?? event.data?.output ?? event.data, 160))).slice(0, 400))) : h("td.none"));
-		const rows = aligned(a.events, b.events).map(([left, right]) => h(`tr${left && right && sign(left) === sign(right) ? ".same" : ".other"}`, cell(left, sides[0]), cell(right, sides[1])));
-		const root = h("div.page.compare", template("compare"));
-		const [lead, name, state, heads, body] = parts(root, ".lead", "b", ".state", "thead tr", "tbody");
-		clear(lead, from ? `They share ${count(from)} events, and part there.` : "They share no history.");
-		clear(name, other);
-		clear(state, changes(difference(a.state, b.state)));
-		clear(heads, sides.map((each) => h("th", { scope: "col" }, h("a", { href: each.href }, each.id))));
-		if (rows.length) clear(body, rows);
-		return { title: "Compare", close() {}, root };
-	} catch (error) {
-		return { title: "Compare", close() {}, root: h("div.page", failure(error)) };
-	}
+	const from = await shared(...sides);
+	const [a, b] = await Promise.all(sides.map(async (it) => (await it.get("/events", { after: from, limit: MOST, types: TYPES, brief: true })).data));
+	const diff = await sides[0].get("/diff", { other: sides[1].wire });
+	const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? (event.ops.map(opText).join(", ") || brief(event.data?.input ?? event.data?.output ?? event.data, 160))).slice(0, 400))) : h("td.none"));
+	const rows = aligned(a, b).map(([left, right]) => h(`tr${left && right && sign(left) === sign(right) ? ".same" : ".other"}`, cell(left, sides[0]), cell(right, sides[1])));
+	const root = h("div.page.compare", template("compare"));
+	const [lead, name, state, heads, body] = parts(root, ".lead", "b", ".state", "thead tr", "tbody");
+	clear(lead, from ? `They share ${count(from)} events, and part there.` : "They share no history.", [a, b].some((it) => it.length === MOST) && ` The first ${MOST} events of each are compared.`);
+	clear(name, other);
+	clear(state, changes(diff.changes));
+	clear(heads, sides.map((it) => h("th", { scope: "col" }, h("a", { href: it.href }, it.id))));
+	if (rows.length) clear(body, rows);
+	return { title: "Compare", root };
 }

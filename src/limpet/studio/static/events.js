@@ -1,15 +1,14 @@
 // How each kind of event looks: a message, a tool's card, an effect, an error, a line.
 
-import { h, ago, chip, clock, compact, money, quiet, state } from "./dom.js";
+import { h, one, ago, anchor, chip, clock, compact, money, quiet, state, template } from "./dom.js";
 import { Remote } from "./api.js";
 import { brief, longText, tree } from "./tree.js";
 
 export const CONVERSATION = ["user.*", "agent.*", "system.*", "session.*", "effect.*"];
 const HIDDEN = ["session.status_changed", "session.created"];
-const STOPS = { end_turn: "the turn ended", requires_action: "waits for an answer", retries_exhausted: "gave up after its last attempt",
-	rescheduling: "will try again", budget_reached: "the budget is used up", interrupted: "was interrupted", terminated: "was terminated" };
+const STOPS = template("stops").firstChild.dataset;
 
-export const speaks = (event) => !HIDDEN.includes(event.type);
+export const speaks = ({ type }) => !HIDDEN.includes(type) && CONVERSATION.includes(type.replace(/\..*/, ".*"));
 
 export function textOf(data) {
 	if (typeof data?.text === "string") return data.text;
@@ -24,6 +23,7 @@ const at = (event) => h("button.seq", { "data-seq": event.seq, title: `Event ${e
 const line = (event, kind, ...content) => h(`div.line.${kind}`, h("span.dot"), h("span.what", content), h("span.by", event.actor), at(event));
 const card = (event, kind, title, ...body) => h(`article.card.${kind}`, h("header", title, at(event)), body);
 const warning = (value) => value && h("p.warning", text(value));
+const unsure = () => warning("It may have happened.");
 const json = (label, value) => h("details.json", { open: (JSON.stringify(value) ?? "").length < 240 }, h("summary", label),
 	value && typeof value === "object" ? tree(value) : h("div.string", longText(text(value ?? null))));
 
@@ -35,7 +35,7 @@ export function conversationRow(event, log) {
 		if (ROWS[event.type]) return ROWS[event.type](event, data);
 		if (family === "effect") return effect(event, data);
 		if (name === "message") return message(event, data, log);
-		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")} `), data.reason ? h("q", text(data.reason)) : Object.keys(data).length > 0 && brief(data, 90));
+		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")} `), data.reason || data.output ? h("q", text(data.reason || data.output)) : !data.from && Object.keys(data).length > 0 && brief(data, 90));
 	} catch {
 		return logRow(event, log);
 	}
@@ -52,25 +52,29 @@ function message(event, data, log) {
 }
 
 function toolUse(event, data) {
-	const unknown = data.input?.idempotency_key;
+	const unknown = data.awaits === "unknown_effect";
 	const made = card(event, unknown ? "tool.unsure" : "tool", [bold(data.name), h("span.asks"), h("span.result")], json("input", data.input),
-		h("div.output", unknown && warning("It may have happened.")));
+		h("div.output", unknown && unsure()));
 	made.dataset.request = data.request_id;
 	if (!unknown) asks(made, data);
 	return made;
 }
 
 function asks(made, data) {
-	if (data.permission === "ask") made.querySelector(".asks").replaceChildren(chip("asks first", "warn"));
-	if (data.permission === "deny") made.querySelector(".asks").replaceChildren(chip("denied", "bad"));
+	if (data.permission === "ask") one(made, ".asks").replaceChildren(chip("asks first", "warn"));
+	if (data.permission === "deny") one(made, ".asks").replaceChildren(chip("denied", "bad"));
 }
 
-/** The card that an event belongs to, with the event in it; null if it needs a row of its own. */
+/** The card that an event belongs to, with it; null if it needs a row. */
 export function joined(event, find) {
 	const data = event.data ?? {};
 	if (event.type === "agent.tool_result" || event.type === "agent.tool_use") {
-		const made = find("request", data.request_id);
-		if (made && data.name) asks(made, data);
+		let made = find("request", data.request_id);
+		if (!made && data.awaits === "unknown_effect" && (made = find("effect", data.input?.idempotency_key))) {
+			made.dataset.request = data.request_id;
+			made.classList.add("unsure");
+			one(made, ".output").prepend(unsure());
+		} else if (made && data.name) asks(made, data);
 		else if (made) result(made, event, data);
 		return made;
 	}
@@ -78,16 +82,17 @@ export function joined(event, find) {
 	const made = find("request", data.call) ?? find("effect", data.key);
 	if (!made) return null;
 	made.dataset.effect = data.key;
-	made.querySelector(".result").replaceChildren(chip("effect"), " ", state(event.type.slice(7)));
+	one(made, ".result").replaceChildren(chip("effect"), " ", state(event.type.slice(7)));
 	const said = data.error ? warning(data.error) : data.result !== undefined && !data.call && json("result", data.result);
-	if (said) made.querySelector(".output").replaceChildren(said);
+	if (said) one(made, ".output").replaceChildren(said);
 	return made;
 }
 
 function result(made, event, data) {
-	const shown = made.querySelector(".result");
+	made.classList.remove("unsure");
+	const shown = one(made, ".result");
 	if (!shown.firstChild) shown.append(state(data.is_error ? "error" : "success"));
-	made.querySelector(".output").replaceChildren(json(data.is_error ? "error" : "output", data.output), at(event));
+	one(made, ".output").replaceChildren(json(data.is_error ? "error" : "output", data.output), at(event));
 }
 
 function effect(event, data) {
@@ -101,7 +106,7 @@ function child(event, data) {
 	const ended = event.type.endsWith("ended");
 	const remote = data.app && Remote.of({ app: text(data.app), user: text(data.user), id: text(data.child) });
 	return card(event, "child", [bold(data.title ?? (ended ? "A child ended" : "A child began")), ended && state(text(data.stop_reason))],
-		remote && h("a", { href: remote.href }, remote.name), ended && data.output !== undefined && json("output", data.output));
+		remote && anchor(remote), ended && data.output !== undefined && json("output", data.output));
 }
 
 const ROWS = {
@@ -117,13 +122,14 @@ const ROWS = {
 		data.traceback && h("details", h("summary", "traceback"), h("pre", text(data.traceback)))),
 	"session.child_created": child,
 	"session.child_ended": child,
-	"session.related": (event, data) => line(event, "", bold(`${text(data.kind)} ${text(data.direction)} `), h("a", { href: Remote.of(data).href }, Remote.of(data).name)),
+	"session.related": (event, data) => line(event, "", bold(`${text(data.kind)} ${text(data.direction)} `), anchor(Remote.of(data))),
 	"session.revisit_set": (event, data) => line(event, "warn", bold("comes back "), data.at_us ? ago(new Date(data.at_us / 1000).toISOString()) : "", ` ${text(data.reason ?? "")}`),
+	"session.rewound": (event, data) => line(event, "info", bold("went back "), `to event ${text(data.at)}`),
 	"user.tool_confirmation": (event, data) => line(event, data.allow ? "good" : "bad", bold(data.allow ? "allowed " : "denied "), data.note && h("q", text(data.note))),
 	"user.interrupt": (event, data) => line(event, "warn", bold("interrupted "), data.note && h("q", text(data.note))),
 };
 
-/** The row of an event among all of them: one line that opens. */
+/** An event as one line that opens. */
 export function logRow(event, log) {
 	const body = h("div.body");
 	const details = h("details", {
@@ -133,7 +139,7 @@ export function logRow(event, log) {
 			const more = Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
 			body.append(data === null ? warning(event.damage ?? "it cannot be read") : tree(data), ops.length ? json("changes of the state", ops) : "", json("more", more));
 		},
-	}, h("summary", at(event), h(`span.type.${event.type.split(".")[0]}`, event.type), h("span.what", brief(event.data, 160)), h("span.by", event.actor)), body);
+	}, h("summary", at(event), h(`span.type.of-${event.type.split(".")[0]}`, event.type), h("span.what", brief(event.data, 160)), h("span.by", event.actor)), body);
 	return h("div.entry", details);
 }
 

@@ -1,18 +1,19 @@
 // All sessions: how many of each kind, what happens a second, and a list that pages by cursor.
 
-import { h, s, ago, chip, clear, compact, count, failure, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
+import { h, one, on, ago, chip, clear, compact, count, failure, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
 import { OWN, Remote, get, listen } from "./api.js";
 
 const READY = ["blocked", "due", "dead", "held"];
 const WINDOW = 60; // seconds of the rates
-const TRIES = 5; // requests that one search makes before it asks whether to go on
+const PAGE = 50;
+const ROWS_MAX = 1_000; // then it begins anew, unless somebody has scrolled down
+const TRIES = 5; // requests of a search before it asks whether to go on
 const COUNTED = { "session.status_idle": "turns", "session.error": "errors" };
-const FILTERS = ["app", "user", "label", "phase", "status", "text"];
 
 /** What happens a second, with the last minute as a line. */
-function rates() {
+function rates(root) {
 	const second = () => Math.floor(Date.now() / 1000);
-	const kinds = ["events", "turns", "errors"].map((kind) => ({ kind, counts: new Array(WINDOW).fill(0), number: h("b", "0.0"), line: s("path") }));
+	const kinds = [...root.querySelectorAll(".rate")].map((it) => ({ kind: it.classList[1], counts: new Array(WINDOW).fill(0), number: it.firstChild, line: one(it, "path") }));
 	let at = second();
 	function shift() {
 		for (; at < second(); at += 1) for (const { counts } of kinds) (counts.shift(), counts.push(0));
@@ -22,9 +23,9 @@ function rates() {
 		shift();
 		for (const { counts, number, line } of kinds) {
 			const most = Math.max(1, ...counts);
-			const rate = counts.slice(-11, -1).reduce((sum, each) => sum + each, 0) / 10;
+			const rate = counts.slice(-11, -1).reduce((sum, it) => sum + it, 0) / 10;
 			number.textContent = rate < 10 ? rate.toFixed(1) : compact(Math.round(rate));
-			line.setAttribute("d", `M${counts.map((each, x) => `${x} ${(19 - (18 * each) / most).toFixed(1)}`).join("L")}`);
+			line.setAttribute("d", `M${counts.map((it, x) => `${x} ${(19 - (18 * it) / most).toFixed(1)}`).join("L")}`);
 		}
 	}, 1000);
 	return {
@@ -32,58 +33,84 @@ function rates() {
 			shift();
 			for (const { kind, counts } of kinds) if (kind === "events" || kind === COUNTED[type]) counts[WINDOW - 1] += 1;
 		},
-		parts: kinds.map(({ kind, number, line }) => h(`div.rate.${kind}`, number, ` ${kind} a second`, s("svg", { viewBox: `0 0 ${WINDOW - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" }, line))),
 		close: () => clearInterval(timer),
 	};
 }
 
 export function fleet(app, query) {
-	const flow = rates();
 	const root = h("div.page.fleet", template("fleet"));
+	const flow = rates(root);
 	const [phases, body, note, more, form] = parts(root, ".phases", "tbody", ".note", ".more", "form");
 	const tiles = [...root.querySelectorAll(".tile")];
-	for (const name of FILTERS) form[name].value = query.get(name) ?? "";
+	for (const it of form) it.value = query.get(it.name) ?? "";
 	let next = null;
 	let asked = 0;
 	const rows = new Map();
 
-	const filters = () => Object.fromEntries(FILTERS.map((name) => [name, form[name].value.trim()]).filter(([, value]) => value));
+	const filters = () => Object.fromEntries([...form].map((it) => [it.name, it.value.trim()]).filter(([, value]) => value));
 	function parameters() {
 		const { label, status, text, ...rest } = filters();
 		const made = { ...rest, q: text, [READY.includes(status) ? "ready" : "status"]: status };
-		for (const [, name, value] of (label ?? "").matchAll(/([^=,]+)=([^,]*)/g)) made[`labels[${name.trim()}]`] = value.trim();
+		for (const it of label?.split(",") ?? []) {
+			const [name, ...value] = it.split("=");
+			if (value.length) made[`labels[${name.trim()}]`] = value.join("=").trim();
+			else made.q ||= it.trim(); // half a label: a text in it
+		}
 		return made;
 	}
 
-	// Where no index serves a filter, a request looks at some thousand sessions.
-	async function load(page, live, tries = TRIES) {
+	// Without an index for its filters, a request stops after some thousand sessions.
+	async function load(page, tries = TRIES) {
 		const number = (asked += 1);
+		body.ariaBusy = true;
 		try {
-			const found = await get(`${OWN}/sessions`, { ...parameters(), limit: 50, page });
+			const found = await get(`${OWN}/sessions`, { ...parameters(), limit: PAGE, page });
 			if (number !== asked) return;
-			if (!page && !live) (clear(body), rows.clear());
-			if (live) for (const each of rows.values()) each.classList.toggle("gone", !found.next_page);
-			for (const each of live ? found.data.toReversed() : found.data) put(each, live);
-			if (!live) next = found.next_page;
-			const searching = next && !found.data.length && !live;
-			if (searching && tries > 1) return await load(next, false, tries - 1);
+			if (!page) (clear(body), rows.clear());
+			for (const it of found.data) put(it);
+			next = found.next_page;
+			const stopped = next && found.data.length < PAGE / 2;
+			if (stopped && tries > 1) return await load(next, tries - 1);
 			more.hidden = !next;
-			more.textContent = searching ? "Look further back" : "Show more";
-			clear(note, next ? searching && quiet("No more matches so far. Older sessions were not looked at.") : !rows.size && none(Object.keys(filters()).length ? "matches" : "exist"));
+			more.textContent = stopped ? "Search further back" : "Show more";
+			clear(note, stopped ? [h("b", rows.size ? count(rows.size) : "Nothing"), template("stopped")] : !rows.size && none(Object.keys(filters()).length ? "matches" : "exist"));
 		} catch (error) {
-			if (number === asked) clear(note, failure(error, () => load()));
+			if (number === asked) clear(note, failure(error, () => load(page)));
+		}
+		body.ariaBusy = number !== asked;
+	}
+
+	/** The newest again: what no longer matches is dimmed in its place. */
+	async function renew() {
+		const number = asked;
+		if (body.ariaBusy === "true") return;
+		if (rows.size > ROWS_MAX && !root.parentNode.scrollTop) return load();
+		const found = await get(`${OWN}/sessions`, { ...parameters(), limit: PAGE }).catch(() => null);
+		if (!found || number !== asked || (found.next_page && !found.data.length)) return;
+		const shown = found.data.toReversed().map((it) => put(it, true));
+		if (rows.size) one(note, ".empty")?.remove();
+		for (const row of body.children) {
+			row.classList.toggle("gone", !shown.includes(row));
+			if (found.next_page && row === shown[0]) break;
 		}
 	}
 
 	function put(head, first) {
 		const remote = Remote.of(head.session);
-		const row = h("tr", h("td", h("a", { href: remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id)), h("td", state(head.phase)),
-			h("td", head.status === "terminated" ? chip("ended") : state(READY.includes(head.ready) ? head.ready : head.status)), h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels(head)));
 		const old = rows.get(remote.name);
+		const text = JSON.stringify(head);
+		if (old?.text === text) return old;
+		const link = h("a", { href: remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id);
+		const row = h("tr", h("td", link), h("td", state(head.phase)), h("td", head.status === "terminated" ? chip("ended") : state(READY.includes(head.ready) ? head.ready : head.status)),
+			h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels(head)));
+		row.text = text;
+		const focused = old?.contains(document.activeElement);
 		if (old) old.replaceWith(row);
 		else if (first) body.prepend(row);
 		else body.append(row);
+		if (focused) link.focus();
 		rows.set(remote.name, row);
+		return row;
 	}
 
 	async function tally() {
@@ -94,9 +121,9 @@ export function fleet(app, query) {
 				tile.firstChild.textContent = compact(number) + (found.complete || !tile.matches(".sessions") ? "" : "+");
 				tile.classList.toggle("zero", !number);
 			}
-			clear(phases, Object.keys(found.by_phase).filter((name) => found.by_phase[name]).map((name) => h("button", { onclick: () => pick("phase", name) }, state(name), ` ${compact(found.by_phase[name])}`)));
-		} catch {
-			clear(phases, quiet("Your key does not see the counts of this store."));
+			clear(phases, Object.entries(found.by_phase).map(([name, number]) => number > 0 && h("button", { onclick: () => pick("phase", name) }, state(name), ` ${compact(number)}`)));
+		} catch (error) {
+			clear(phases, quiet(error.message));
 		}
 	}
 
@@ -110,15 +137,13 @@ export function fleet(app, query) {
 		load();
 		tally();
 	};
-	form.addEventListener("input", throttle(300, changed));
-	form.addEventListener("submit", (event) => (event.preventDefault(), changed()));
-	more.addEventListener("click", () => load(next));
-	for (const tile of tiles) tile.addEventListener("click", () => pick("status", tile.value));
-	root.querySelector(".rates").append(...flow.parts);
+	on(form, "input", throttle(300, changed));
+	on(more, "click", () => load(next));
+	for (const tile of tiles) on(tile, "click", () => pick("status", tile.value));
 	load();
 	tally();
-	const refresh = throttle(1_000, () => load(null, true));
-	const recount = throttle(5_000, tally);
+	const refresh = throttle(1_000, renew);
+	const recount = throttle(5_000, tally, 30); // it counts all sessions
 	listen(`${OWN}/events/stream`, {}, (event) => (flow.add(event), refresh(), recount()), app.connection);
 	return { title: "Fleet", root, close: flow.close };
 }

@@ -1,10 +1,10 @@
-// Time travel: a slider over the log, the state at any moment, who changed it, and ways on from there.
+// Time travel: a slider over the log, the state at its moment, and ways on from there.
 
-import { h, s, ago, ask, clear, count, into, link, none, quiet, template, throttle, toast, when } from "./dom.js";
+import { h, one, on, s, ago, ask, clear, count, into, link, none, parts, quiet, template, throttle, toast, when } from "./dom.js";
 import { session } from "./api.js";
 import { changes, opText, tree } from "./tree.js";
 
-/** A value as a person types it: JSON, or else a text. */
+/** What a person types: JSON, or else a text. */
 export function parsed(text) {
 	try {
 		return JSON.parse(text);
@@ -13,138 +13,144 @@ export function parsed(text) {
 	}
 }
 
-export class Travel {
-	constructor(remote, { version, moved }) {
-		Object.assign(this, { remote, version, moved, seq: version, now: true, toggled: new Map(), checkpoints: [] });
-		const [slider, panel] = template("travel").children;
-		Object.assign(this, { slider, panel, range: slider.querySelector("input"), marks: slider.querySelector("svg"), place: slider.querySelector("output"), back: slider.querySelector("button") });
-		for (const name of ["changed", "state", "blame", "pinned"]) this[`${name}Part`] = panel.querySelector(`.${name}`);
-		this.range.max = this.range.value = version;
-		this.range.addEventListener("input", () => this.to(Number(this.range.value), "slider"));
-		this.back.addEventListener("click", () => this.toNow());
-		for (const each of panel.querySelectorAll("[data-needs]")) {
-			each.addEventListener("click", () => this[each.value]());
-			if (!session.may(each.dataset.needs)) each.remove();
-		}
-		this.read = throttle(60, () => this.load());
-		this.show();
-		this.load();
-		this.loadCheckpoints();
+/** A step of a path, as the API reads it: .name, [0] or ["a name with dots"]. */
+const step = (name, at) => (Number.isInteger(name) ? `[${name}]` : /[.[\]'"]|^$/.test(name) ? `[${JSON.stringify(name)}]` : at ? `.${name}` : name);
+
+export function timeTravel(remote, version, moved) {
+	const [slider, panel] = template("travel").children;
+	const [range, ticks, place, back] = parts(slider, "input", "svg", "output", "button");
+	const [changed, stated, blamed, pinned] = parts(panel, ".changed", ".state", ".blame", ".pinned");
+	const toggled = new Map();
+	const acts = { fork: () => fork(false), edit: () => fork(true), rewind, checkpoint, bisect };
+	const read = throttle(60, load);
+	let [moment, now, pins, fields, drawn] = [version, true, []];
+	panel.renew = load;
+	range.max = version; // it bounds the value
+	range.value = version;
+	on(range, "input", () => to(Number(range.value), "slider"));
+	on(back, "click", toNow);
+	for (const it of panel.querySelectorAll("[data-needs]")) {
+		on(it, "click", acts[it.value]);
+		if (!session.may(it.dataset.needs)) it.remove();
+	}
+	show();
+	loadCheckpoints();
+
+	/** The slider follows the log if it is at its end. */
+	function grow(newest) {
+		range.max = version = newest;
+		if (now) set(version, true);
+		else show();
 	}
 
-	/** The log grew: the slider follows if it is at its end. */
-	grow(version) {
-		this.version = version;
-		this.range.max = version;
-		if (this.now) this.set(version, true);
-		else this.show();
+	function set(seq, newest) {
+		[moment, now] = [seq, newest];
+		range.value = seq;
+		show();
+		read();
 	}
 
-	set(seq, now) {
-		Object.assign(this, { seq, now });
-		this.range.value = seq;
-		this.show();
-		this.read();
+	function to(wanted, from) {
+		const seq = Math.max(1, Math.min(wanted, version));
+		set(seq, seq === version && from === "slider");
+		if (from !== "log") moved(now ? null : seq);
 	}
 
-	to(wanted, from) {
-		const seq = Math.max(1, Math.min(wanted, this.version));
-		this.set(seq, seq === this.version && from === "slider");
-		if (from !== "log") this.moved(this.now ? null : seq);
+	function toNow() {
+		set(version, true);
+		moved(null);
 	}
 
-	toNow() {
-		this.set(this.version, true);
-		this.moved(null);
+	function show() {
+		slider.classList.toggle("past", !now);
+		back.hidden = now;
+		place.textContent = now ? `now, event ${count(version)}` : `event ${count(moment)} of ${count(version)}`;
+		range.setAttribute("aria-valuetext", place.textContent);
+		ticks.replaceChildren(...pins.map((it) => s("rect.checkpoint", { x: (1000 * (it.ref.seq - 1)) / Math.max(1, version - 1) - 1.5, y: 0, width: 3, height: 8 })));
 	}
 
-	show() {
-		this.slider.classList.toggle("past", !this.now);
-		this.back.hidden = this.now;
-		this.place.textContent = this.now ? `now, event ${count(this.version)}` : `event ${count(this.seq)} of ${count(this.version)}`;
-		this.range.setAttribute("aria-valuetext", this.place.textContent);
-		const marks = this.checkpoints.map((each) => s("rect.checkpoint", { x: (1000 * (each.ref.seq - 1)) / Math.max(1, this.version - 1) - 1.5, y: 0, width: 3, height: 8 }));
-		this.marks.replaceChildren(...marks);
-	}
-
-	load() {
-		const seq = this.seq;
-		into(this.statePart, async () => {
+	/** A state that is the same stays as it is, with what is open in it. */
+	async function load() {
+		if (!panel.parentElement) return; // its tab reads it
+		const [seq, live] = [moment, now];
+		let focused;
+		await into(stated, async () => {
 			const [{ state }, diff] = await Promise.all([
-				this.remote.get("/state", this.now ? {} : { at: seq }), seq > 1 ? this.remote.get("/diff", { from: seq - 1, to: seq }) : { changes: [] }]);
-			if (seq !== this.seq) return null;
-			this.value = state;
-			const marks = new Map(diff.changes.map((each) => [JSON.stringify(each.path), each.kind]));
-			const names = Object.keys(state).length;
-			clear(this.changedPart, seq > 1 ? changes(diff.changes, (path) => this.blame(path)) : quiet("The first event: the state begins here."));
-			return names ? tree(state, { pick: (path) => this.blame(path), marks, toggled: this.toggled }) : quiet("The state is empty.");
+				remote.get("/state", live ? {} : { at: seq }), live || seq < 2 ? { changes: [] } : remote.get("/diff", { from: seq - 1, to: seq })]);
+			if (seq !== moment || live !== now) return null;
+			changed.parentNode.hidden = live;
+			if (drawn === (drawn = JSON.stringify([state, diff])) && !one(stated, ".failure")) return null;
+			fields = state;
+			const marks = new Map(diff.changes.map((it) => [JSON.stringify(it.path), it.kind]));
+			clear(changed, seq > 1 ? changes(diff.changes, blame) : quiet("The first event: the state begins here."));
+			focused = [...stated.querySelectorAll("button")].indexOf(document.activeElement);
+			return Object.keys(state).length ? tree(state, { pick: blame, marks, toggled }) : quiet("The state is empty.");
 		});
+		stated.querySelectorAll("button")[focused]?.focus({ preventScroll: true });
 	}
 
-	async loadCheckpoints() {
-		const page = await this.remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }));
-		this.checkpoints = page.data;
-		clear(this.pinnedPart, page.data.length ? h("ul.plain", page.data.map((each) => h("li", link(`#${each.ref.number}`, () => this.to(each.ref.seq)),
-			` at event ${count(each.ref.seq)}, ${each.trigger}, `, ago(each.at), " ", session.may("write") && link("Restore", () => this.restore(each.ref)))))
+	async function loadCheckpoints() {
+		const page = await remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }));
+		pins = page.data;
+		clear(pinned, page.data.length ? h("ul.plain", page.data.map((it) => h("li", link(`#${it.ref.number}`, () => to(it.ref.seq)),
+			` at event ${count(it.ref.seq)}, ${it.trigger}, `, ago(it.at), " ", session.may("write") && link("Restore", () => restore(it.ref)))))
 			: none("checkpoints"));
-		this.show();
+		show();
 	}
 
-	async blame(path) {
-		const name = path.map(String).join(".");
-		await into(this.blamePart, async () => {
-			const page = await this.remote.get("/blame", { path: name });
-			const past = page.data.filter((each) => each.event.seq <= this.seq);
-			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((each) =>
-				h("li", link(`#${each.event.seq}`, () => this.to(each.event.seq)), " ", h("b", each.actor), " ", ago(each.event.at), " ",
-					h("code", opText(each.op))))) : quiet("Nobody did up to this moment.")];
+	async function blame(path) {
+		const name = path.map(step).join("");
+		await into(blamed, async () => {
+			const page = await remote.get("/blame", { path: name });
+			const past = page.data.filter((it) => it.event.seq <= moment);
+			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((it) =>
+				h("li", link(`#${it.event.seq}`, () => to(it.event.seq)), " ", h("b", it.actor), " ", ago(it.event.at), " ",
+					h("code", opText(it.op))))) : quiet("Nobody did up to this moment.")];
 		});
-		this.blamePart.scrollIntoView({ block: "nearest" });
+		blamed.scrollIntoView({ block: "nearest" });
 	}
 
-	edit() {
-		return this.fork(true);
-	}
-
-	async fork(edits) {
-		const answer = await ask(edits ? "ask-edit" : "ask-fork", { seq: this.seq, state: JSON.stringify(this.value ?? {}, null, 2) }, ({ state }) => {
-			const wanted = Object.entries(JSON.parse(state ?? "{}")).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(this.value[name]));
-			return this.remote.post("/fork", { at: this.seq, set: Object.fromEntries(wanted) });
+	async function fork(edits) {
+		const answer = await ask(edits ? "ask-edit" : "ask-fork", { seq: moment, state: JSON.stringify(fields ?? {}, null, 2) }, ({ state }) => {
+			const wanted = Object.entries(JSON.parse(state ?? "{}")).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(fields[name]));
+			return remote.post("/fork", { at: moment, set: Object.fromEntries(wanted) });
 		});
 		if (!answer) return;
 		toast("The fork is ready.");
-		location.hash = this.remote.compared(answer.id);
+		location.hash = remote.compared(answer.id);
 	}
 
-	async rewind() {
-		const answer = await ask("ask-rewind", { seq: this.seq }, () => this.remote.post("/rewind", { to: this.seq }));
+	async function rewind() {
+		const answer = await ask("ask-rewind", { seq: moment }, () => remote.post("/rewind", { to: moment }));
 		if (!answer) return;
 		toast(answer.event ? `Rewound by event ${answer.event.seq}.` : "Nothing was different: nothing was recorded.");
-		this.toNow();
+		toNow();
 	}
 
-	async checkpoint() {
+	async function checkpoint() {
 		try {
-			const made = await this.remote.post("/checkpoints");
+			const made = await remote.post("/checkpoints");
 			toast(`Checkpoint #${made.number} is at event ${made.seq}.`);
-			this.loadCheckpoints();
+			loadCheckpoints();
 		} catch (error) {
 			toast(error.message, "bad");
 		}
 	}
 
-	async restore({ number, seq }) {
-		if (await ask("ask-restore", { name: number, seq }, () => this.remote.post(`/checkpoints/${number}/restore`))) this.toNow();
+	async function restore({ number, seq }) {
+		if (await ask("ask-restore", { name: number, seq }, () => remote.post(`/checkpoints/${number}/restore`))) toNow();
 	}
 
-	async bisect() {
+	async function bisect() {
 		const answer = await ask("ask-bisect", {}, async ({ path, is, value }) => {
-			const { event } = await this.remote.post("/bisect", { path, is, value: parsed(value) });
+			const { event } = await remote.post("/bisect", { path, is, value: parsed(value) });
 			if (!event) throw new Error("It is true now: there is nothing to find.");
 			return event;
 		});
 		if (!answer) return;
 		toast(`Event ${answer.seq}: ${answer.type} by ${answer.actor}, ${when(answer.at)}.`);
-		this.to(answer.seq);
+		to(answer.seq);
 	}
+
+	return { slider, panel, grow, to, toNow, get seq() { return moment; }, get version() { return version; } };
 }

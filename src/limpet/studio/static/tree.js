@@ -9,15 +9,14 @@ const holds = (value) => value !== null && typeof value === "object";
 const size = (value) => (Array.isArray(value) ? value.length : Object.keys(value).length);
 
 export function brief(value, most = 120) {
-	let text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : JSON.stringify(value) ?? "";
-	if (text.length > most) text = `${text.slice(0, most)}…`;
-	return text;
+	const text = JSON.stringify(typeof value === "string" ? value.slice(0, most + 1) : value) ?? "";
+	return text.length > most ? `${text.slice(0, most)}…` : text;
 }
 
 /** A change of the state in words: mood = "calm". */
-export const opText = ([kind, path, ...rest]) => [path.join("."), kind === "set" ? "=" : kind, ...rest.map((each) => brief(each, 80))].join(" ");
+export const opText = ([kind, path, ...rest]) => [path.join("."), kind === "set" ? "=" : kind, ...rest.map((it) => brief(it, 80))].join(" ");
 
-/** A text that may be long: the beginning, and the rest when it is asked for. */
+/** A long text: its beginning, and the rest on request. */
 export function longText(text, whole) {
 	const shown = h("span.text", text.slice(0, TEXT_SHOWN));
 	if (text.length <= TEXT_SHOWN && !whole) return shown;
@@ -34,25 +33,27 @@ export function longText(text, whole) {
 	return [shown, " ", more];
 }
 
-/** A tree. `pick(path)` makes names buttons, `marks` says what was added or modified, by the JSON of
- * its path, and `toggled` remembers what is open. */
+/** A tree. `pick(path)` makes names buttons, `marks` has what changed by the JSON of its path,
+ * `toggled` remembers what is open; with `open`, all is. */
 export function tree(value, options = {}, path = []) {
 	if (!holds(value)) return scalar(value);
 	if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
 	const names = Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value);
 	const list = h("ul.tree");
+	const key = JSON.stringify([path]); // of how many are shown
 	let shown = 0;
 	const more = h("li", h("button.link", { onclick: add }));
 	function add() {
 		more.remove();
-		for (const name of names.slice(shown, shown + AT_ONCE)) list.append(row(value[name], options, [...path, name]));
-		shown += AT_ONCE;
+		for (const name of names.slice(shown, (shown += AT_ONCE))) list.append(row(value[name], options, [...path, name]));
+		options.toggled?.set(key, shown);
 		if (shown < names.length) {
 			more.firstChild.textContent = `${count(names.length - shown)} more`;
 			list.append(more);
 		}
 	}
-	add();
+	const before = options.toggled?.get(key);
+	do add(); while (shown < before);
 	return list;
 }
 
@@ -73,7 +74,7 @@ function row(value, options, path) {
 		inside.hidden = !open;
 		if (open && !inside.firstChild) inside.append(tree(value, options, path));
 	}
-	show(options.toggled?.get(key) ?? (path.length < 2 && size(value) <= 20));
+	show(options.toggled?.get(key) ?? (options.open || (path.length < 2 && size(value) <= 20)));
 	item.append(toggle, name, h("span.null", Array.isArray(value) ? `[${size(value)}]` : `{${size(value)}}`), inside);
 	return item;
 }
@@ -83,21 +84,10 @@ function scalar(value) {
 	return h(`span.${value === null ? "null" : typeof value}`, String(value));
 }
 
-/** How two values differ: [{ path, kind, old, new }], as the server's diff has it. */
-export function difference(a, b, path = []) {
-	if (a === b) return [];
-	if (!holds(a) || !holds(b) || Array.isArray(a) !== Array.isArray(b)) {
-		if (JSON.stringify(a) === JSON.stringify(b)) return [];
-		return [{ path, kind: a === undefined ? "add" : b === undefined ? "remove" : "modify", old: a, new: b }];
-	}
-	const names = new Set([...Object.keys(a), ...Object.keys(b)]);
-	return [...names].flatMap((name) => difference(a[name], b[name], [...path, Array.isArray(a) ? Number(name) : name]));
-}
-
 export function changes(found, pick) {
 	if (!found.length) return h("p.quiet", "Nothing is different.");
-	return h("ul.changes", found.slice(0, 200).map((each) =>
-		h(`li.${each.kind}`, h("button.name", { onclick: () => pick?.(each.path) }, each.path.join(".") || "(everything)"), " ",
-			each.kind !== "add" && h("del", brief(each.old)), each.kind === "modify" && " → ", each.kind !== "remove" && h("ins", brief(each.new)))),
+	return h("ul.changes", found.slice(0, 200).map((it) =>
+		h(`li.${it.kind}`, h(pick ? "button.name" : "b", { onclick: pick && (() => pick(it.path)) }, it.path.join(".") || "(everything)"), " ",
+			it.kind !== "add" && h("del", brief(it.old)), it.kind === "modify" && " → ", it.kind !== "remove" && h("ins", brief(it.new)))),
 		found.length > 200 && h("li.quiet", `${count(found.length - 200)} more`));
 }
