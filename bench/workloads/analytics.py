@@ -196,6 +196,10 @@ _QUERIES: dict[str, Callable[[limpet.Analytics, Any], Awaitable[Any]]] = {
     "by user, 1 day": lambda an, now: an.by("user", app="support", since=now - _days(1)),
     "two versions compared": lambda an, now: an.compare("1", "2", app="support"),
     "advice": lambda an, now: an.advice("support"),
+    "by task type, by hour, all apps": lambda an, now: an.by("task_type", window="hour"),
+    "by user, all apps": lambda an, now: an.by("user"),
+    "anomalies": lambda an, now: an.anomalies(app="support", false_alarm_rate=0.05),
+    "the whole report": lambda an, now: an.report(),
 }
 
 
@@ -215,6 +219,8 @@ def _fill_file(an: limpet.Analytics, sessions: int, hour: int) -> None:
     with an.file.commit() as c:
         c.roll(horizons)
     shapes = [_synthetic(chance, number) for number in range(300)]
+    with an.file.commit() as c:  # the newest sessions: what is found out of the ordinary
+        c.put_folds([_synthetic(chance, number) for number in range(300, 2_300)])
     for start in range(0, sessions, 20_000):
         changes: dict[Any, CellTally] = {}
         for number in range(start, min(sessions, start + 20_000)):

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import limpet
-from limpet.analytics import folding
+from limpet.analytics import analytics, folding
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
 from limpet.analytics.report import hourly, html_page, sparkline
@@ -156,6 +156,25 @@ async def test_checkpoints_and_retrievals_are_counted(
     assert seen.interaction.retrieval_queries == 1
     assert seen.resource.checkpoints == 2
     assert seen.resource.peak_state_size > 500
+
+
+async def test_a_request_id_is_one_invocation(lp: limpet.Limpet, an: limpet.Analytics) -> None:
+    """Also when it comes again after its result, and however many calls have none."""
+    s = await lp.create("support", "ada", actor="agent:a")
+    for _ in range(2):
+        await s.append("agent.tool_use", {"request_id": "r", "name": "t", "input": {}})
+        await s.append("agent.tool_result", {"request_id": "r", "output": "x", "is_error": True})
+    assert (await an.session(s.key)).tools["t"].errors == 1
+    many = [{"request_id": f"r{number}", "name": "t", "input": {}} for number in range(1_100)]
+    for start in range(0, len(many), 100):
+        await s.append_many(
+            [limpet.Draft(type="agent.tool_use", data=data) for data in many[start:][:100]]
+        )
+    await s.append("agent.tool_result", {"request_id": "r1099", "output": "", "is_error": True})
+    await an.run(once=True)
+    seen = await an.session(s.key)
+    assert seen.interaction.tool_invocations == seen.tools["t"].count == 1_101
+    assert seen.tools["t"].errors == 2
 
 
 async def test_an_attempt_after_an_error_is_a_repair(
@@ -377,6 +396,69 @@ async def test_a_deleted_session_stays_measured(lp: limpet.Limpet, an: limpet.An
     assert len(await an.by("user", app="support")) == 0
 
 
+async def test_a_key_in_use_again_is_another_session(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Before it is folded and after; the deleted one still counts."""
+    before = await lp.create("support", "ada", "one", actor="user:ada")
+    for _ in range(5):
+        await before.append("user.message", {"text": "hi"})
+    await an.run(once=True)
+    await lp.delete(before.key)
+    after = await lp.create("support", "ada", "one", actor="user:ada", reuse_deleted=True)
+    await after.append("user.message", {"text": "hi"})
+    assert (await an.session(after.key)).interaction.user_messages == 1
+    await an.run(once=True)
+    assert (await an.session(after.key)).interaction.user_messages == 1
+    assert (await _rows(an, "user"))[0]["sessions"] == 2
+
+
+async def test_a_key_in_use_again_whose_first_events_left_the_feed(file_url: str) -> None:
+    """What is in the feed has the seqs of the deleted session, and is not taken for it."""
+    async with (
+        limpet.open(file_url) as lp,
+        limpet.Analytics(lp, "memory://", retrain=None) as an,
+    ):
+        before = await lp.create("support", "ada", "one", actor="user:ada")
+        for _ in range(80):
+            await before.append("user.message", {"text": "hi"})
+        await an.run(once=True)
+        await lp.delete(before.key)
+        await lp.policies.retention("support", events=5)
+        after = await lp.create("support", "ada", "one", actor="user:ada", reuse_deleted=True)
+        for _ in range(60):
+            await after.append("user.message", {"text": "hi"})
+        await lp.maintenance.compact()
+        await an.run(once=True)
+        folds = an.file.folds_of(after.key)
+        assert [fold.user_messages for fold in folds] == [80, 60]
+
+
+async def test_a_session_that_moved_away_stops_nobody(tmp_path: Path) -> None:
+    """It stays measured where it was; interventions and escalation go on for the others."""
+    async with (
+        limpet.open(f"sqlite:///{tmp_path}/a.db", node="a") as a,
+        limpet.open("memory://", node="b") as b,
+        limpet.Analytics(a, "memory://", retrain=None, intervene_below=0.4) as an,
+        limpet.Analytics(b, "memory://", retrain=None) as there,
+    ):
+        await rated(a, 12)
+        moved = await spoken(a, ["search"] * 3, "sorry")
+        await an.run(once=True)
+        await a.move(moved.key, to=b)
+        here = await spoken(a, ["search"] * 3, "sorry")
+        await an.run(once=True)
+        await an.train(minimum=12)
+        await an.run(once=True)
+        assert len(await here.read(types=["session.intervention_suggested"])) == 1
+        policy = limpet.AdvicePolicy(escalate_priority=50, satisfaction=0.99, cases=1)
+        (done,) = await an.apply(policy)
+        assert done.applied == "1 sessions have priority 50"
+        assert (await an.session(moved.key)).interaction.turns == 1
+        await there.run(once=True)
+        assert (await there.session(moved.key)).quality == (await an.session(moved.key)).quality
+
+
 async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None:
     """What was folded of events that the backup does not have is taken out."""
     url, analytics = f"sqlite:///{tmp_path}/s.db", f"sqlite:///{tmp_path}/a.db"
@@ -466,9 +548,12 @@ async def test_windows_grow_coarser_and_keep_their_sums(
                 c.add(key, tally)
     hours = an.file.ranged("support", "window", 0, 2**40, 10_000)
     assert {grain for grain, *_ in hours} == {HOUR}
+    assert len(await an.by("window", app="support")) == len(folds)
+    assert len(await an.by("window", app="support", limit=7)) == 7
     with an.file.commit() as c:
         c.roll(Horizons(490_000 - 490_000 % 24 + 24 * 35, 490_000 - 490_000 % 24 + 24 * 10))
     kept = an.file.ranged("support", "window", 0, 2**40, 10_000)
+    assert len(await an.by("window", app="support")) == len(kept)
     assert {grain for grain, *_ in kept} == {HOUR, DAY, MONTH}
     assert len(kept) < len(hours) / 4
     for cells in (hours, kept):
@@ -527,6 +612,28 @@ async def test_a_model_is_learned_from_feedback(lp: limpet.Limpet, an: limpet.An
     assert (await _rows(an, "user"))[0]["mean_satisfaction"] is not None
 
 
+async def test_a_prediction_follows_events_that_are_not_folded_yet(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """What is asked live is predicted live."""
+    await rated(lp, 20)
+    await an.run(once=True)
+    await an.train(minimum=20)
+    s = await spoken(lp, ["search"] * 3, "sorry")
+    await an.run(once=True)
+    sad = await an.session(s.key)
+    for _ in range(20):
+        said = {"text": "better", "usage": {"input": 1, "output": 1}}
+        await s.append("agent.message", said, actor="agent:a")
+    live = await an.session(s.key)
+    await an.run(once=True)
+    folded = await an.session(s.key)
+    assert live.satisfaction == folded.satisfaction
+    assert folded.satisfaction is not None
+    assert sad.satisfaction is not None
+    assert folded.satisfaction > sad.satisfaction
+
+
 async def test_an_intervention_is_suggested_once(lp: limpet.Limpet) -> None:
     """In the log of the live session and to the hook, however often it is folded again."""
     called: list[limpet.Key] = []
@@ -562,6 +669,116 @@ async def test_a_schedule_trains_by_itself(lp: limpet.Limpet) -> None:
     model = await an.model()
     assert model is not None
     assert (model.version, model.sessions) == (1, 20)
+
+
+async def test_a_model_that_stays_in_its_file(lp: limpet.Limpet) -> None:
+    """Who only looks at a store predicts with a model of its own, until the store has one."""
+    await rated(lp, 20)
+    an = limpet.Analytics(lp, "memory://", minimum=20, store_models=False)
+    await an.run(once=True)
+    assert await an.model() is None
+    (row,) = (await an.by("task_type", app="support")).rows
+    assert 0 < row["mean_satisfaction"] < 1
+    assert {fold.model for fold in an.file.folds()} == {0}
+    await limpet.Analytics(lp, "memory://", minimum=20).run(once=True)
+    await an.run(once=True)
+    assert {fold.model for fold in an.file.folds()} == {1}
+
+
+async def test_a_model_that_was_left_in_a_file_is_replaced_by_one_of_the_store(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """Who may store models does not wait a day because somebody looked with the same file."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    await rated(lp, 20)
+    for stored in (False, True):
+        async with limpet.Analytics(lp, url, minimum=20, store_models=stored) as an:
+            await an.run(once=True)
+            assert (await an.model() is not None) is stored
+            assert {fold.model for fold in an.file.folds()} == {int(stored)}
+
+
+async def test_two_programs_that_train_at_once(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is slower takes the model of the other, and goes on measuring."""
+    await rated(lp, 10)
+    one, other = (limpet.Analytics(lp, "memory://", minimum=10) for _ in range(2))
+    samples = one._samples
+
+    async def slowly(now_us: int) -> Any:
+        found = await samples(now_us)
+        monkeypatch.setattr(analytics, "train", trained_meanwhile)
+        return found
+
+    train = analytics.train
+
+    def trained_meanwhile(*args: Any, **more: Any) -> limpet.SatisfactionModel:
+        monkeypatch.setattr(analytics, "train", train)
+        asyncio.run_coroutine_threadsafe(other.run(once=True), loop).result()
+        return train(*args, **more)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(one, "_samples", slowly)
+    await one.run(once=True)
+    model = await one.model()
+    assert model is not None
+    assert model.version == 1
+    assert {fold.model for fold in one.file.folds()} == {1}
+
+
+async def test_folding_goes_on_while_a_model_is_trained(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training a model of many sessions takes long; what happens meanwhile is measured at once."""
+    an = limpet.Analytics(lp, "memory://", minimum=10, retrain=timedelta(days=1))
+    await rated(lp, 10)
+    training, folded, trained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    train = an.train
+
+    async def slowly(*, minimum: int) -> None:
+        training.set()
+        await folded.wait()
+        await train(minimum=minimum)
+        trained.set()
+
+    monkeypatch.setattr(an, "train", slowly)
+    lp.maintenance.on_metric(lambda metric: training.is_set() and folded.set())
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(an.run())
+        await training.wait()
+        await (await spoken(lp, "fine")).complete()
+        await folded.wait()
+        await trained.wait()
+        an.stop()
+        await (await spoken(lp, "fine")).complete()
+        await running
+
+
+async def test_predictions_that_were_broken_off_go_on(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between two pages of predictions, the next run finishes them."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    await rated(lp, 12)
+    monkeypatch.setattr(folding, "_READ", 5)
+    predicted = folding.FeedFold._predict_page
+    pages: list[bytes] = []
+
+    def dying(self: folding.FeedFold, after: bytes) -> None:
+        pages.append(after)
+        if len(pages) == 2:
+            raise RuntimeError("killed")
+        predicted(self, after)
+
+    async with limpet.Analytics(lp, url, retrain=None) as an:
+        await an.run(once=True)
+        monkeypatch.setattr(folding.FeedFold, "_predict_page", dying)
+        with pytest.raises(RuntimeError, match="killed"):
+            await an.train(minimum=10)
+    async with limpet.Analytics(lp, url, retrain=None) as an:
+        await an.run(once=True)
+        assert {fold.model for fold in an.file.folds()} == {1}
 
 
 async def test_two_versions_are_compared_with_intervals(
@@ -601,6 +818,21 @@ async def test_a_session_out_of_the_ordinary_is_named(
         await an.anomalies(metrics=["color"])
 
 
+async def test_what_analytics_record_makes_no_session_newer(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Interventions come to the least satisfied sessions: if these were the newest for it, each
+    time satisfaction would seem to have fallen."""
+    old, new = await spoken(lp, "fine"), await spoken(lp, "fine")
+    await an.run(once=True)
+    await an.score(old.key, "helpful", 0.1)
+    await an.run(once=True)
+    assert [fold.key for fold in an.file.recent("support", 2)] == [old.key, new.key]
+    await old.append("user.message", {"text": "hello?"})
+    await an.run(once=True)
+    assert [fold.key for fold in an.file.recent("support", 2)] == [new.key, old.key]
+
+
 async def test_a_regression_is_tested_from_a_fixed_session(an: limpet.Analytics) -> None:
     """Of 95 sessions in tests of 60, the third is about the last 35: the first two are over."""
     folds = [_synthetic(490_000 * HOUR_US + number, f"s{number}") for number in range(95)]
@@ -615,6 +847,41 @@ async def test_a_regression_is_tested_from_a_fixed_session(an: limpet.Analytics)
     assert (await an.regression("support", baseline=30, limit=95)).fell
     with pytest.raises(InvalidInput):
         await an.regression("support", baseline=60, limit=60)
+
+
+# --- principals -----------------------------------------------------------------------------------
+
+
+async def test_who_acts_as_a_principal_measures_what_it_may_read(lp: limpet.Limpet) -> None:
+    """An owner its own sessions, an admin those of its app; nobody reads more through a model."""
+    for user in ("ada", "bob"):
+        s = await spoken(lp, "fine", user=user)
+        await s.checkpoint()
+    await lp.create("other", "ada", actor="user:ada")
+    ada = {"app": "support", "user": "ada"}
+    for principal, users in (
+        (limpet.Principal("user:ada", role="owner", **ada), {"ada"}),
+        (limpet.Principal("user:eve", role="viewer", **ada), {"ada"}),
+        (limpet.Principal("user:root", role="admin", app="support"), {"ada", "bob"}),
+    ):
+        acting = lp.acting_as(principal)
+        async with limpet.Analytics(acting, "memory://", intervene_below=0.99, minimum=1) as own:
+            await own.run(once=True)
+            await own.run(once=True)
+            assert {row["user"] for row in (await own.by("user")).rows} == users
+            assert (await own.session(s.key if "bob" in users else _of(own))).final is False
+            with pytest.raises(limpet.errors.AccessDenied):
+                await own.train(minimum=1)
+    eve = lp.acting_as(limpet.Principal("user:eve", role="viewer", **ada))
+    with pytest.raises(limpet.errors.AccessDenied):
+        await limpet.Analytics(eve, "memory://").session(s.key)
+    auditor = lp.acting_as(limpet.Principal("user:law", role="auditor", app="support"))
+    with pytest.raises(limpet.errors.AccessDenied):
+        await limpet.Analytics(auditor, "memory://").run(once=True)
+
+
+def _of(an: limpet.Analytics) -> limpet.Key:
+    return next(iter(an.file.folds())).key
 
 
 # --- advice ---------------------------------------------------------------------------------------
@@ -766,27 +1033,66 @@ async def test_a_switch_bounds_the_time_of_a_tool(lp: limpet.Limpet) -> None:
     assert await s.read(types=["effect.succeeded"]) == ()
 
 
-async def test_a_store_on_postgres_is_folded_live_and_forgotten(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    """Folded, continued from the file, trained on, and without a user who was erased."""
-    async with limpet.open(postgres_url) as lp:
-        await rated(lp, 20)
-        url = f"sqlite:///{tmp_path / 'folded.db'}"
-        async with limpet.Analytics(lp, url, retrain=None) as an:
+@pytest.fixture(params=["sqlite", "files", "postgres", "served"])
+def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store that outlives a process, and a server in front of one."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/desk.db?sync=normal"
+    if request.param == "files":
+        return f"files:///{tmp_path}/desk"
+    fixture = {"postgres": "postgres_store_url", "served": "served_url"}[request.param]
+    url: str = request.getfixturevalue(fixture)
+    return url
+
+
+async def test_every_store_is_measured_alike(any_url: str, tmp_path: Path) -> None:
+    """Folded, continued from the file, followed, trained on, intervened in, switched, replayed by
+    a fork, and without a user who was erased."""
+    file = f"sqlite:///{tmp_path}/folded.db"
+    called: list[limpet.Key] = []
+    async with limpet.open(any_url) as lp:
+        await rated(lp, 10)
+        async with limpet.Analytics(
+            lp,
+            file,
+            retrain=None,
+            intervene_below=0.4,
+            on_intervention=lambda of: called.append(of.key),
+        ) as an:
             assert await an.run(once=True) > 0
-            assert (await an.train(minimum=20)).sessions == 20
-        async with limpet.Analytics(lp, url, retrain=None) as an:
+            assert (await an.train(minimum=10)).sessions == 10
+            bad = await spoken(lp, ["search"] * 3, "sorry", user="zoe")
+            await bad.checkpoint()
+            await an.score(bad.key, "helpful", 0.5)
+            await an.run(once=True)
+            assert called == [bad.key]
+            assert (await an.session(bad.key)).resource.checkpoints == 1
+            assert [score.value for score in await an.scores(bad.key)] == [0.5]
+        async with limpet.Analytics(lp, file, retrain=None, intervene_below=None) as an:
+            await an.run(once=True)
             assert await an.run(once=True) == 0
-            before = await _rows(an, "user")
-            assert sum(row["sessions"] for row in before) == 20
-            assert {row["user"] for row in before} == {f"u{n}" for n in range(5)}
-            assert (await _rows(an, "tool"))[0]["errors"] == 30
+            failing = (await an.failing("support")).sessions[0]
+            session = await lp.get(failing.key)
+            fork = await session.fork(at=failing.at)
+            (request,) = await session.read(after=failing.request - 1, limit=1)
+            await fork.append(request.type, request.data, actor=request.actor)
+            await lp.wake(fork.key, limpet.Agent(replies("fine"), ()))
+            assert (await an.session(fork.key)).interaction.turns == 1
+            await (await spoken(lp, "fine", user="liv")).complete()
+            lp.maintenance.on_metric(lambda metric: an.stop())
+            await an.run()
+            policy = limpet.AdvicePolicy(open_circuits=True, cases=10)
+            assert len(await an.apply(policy)) == len(await an.applied()) == 1
+            assert (await lp.policies.switches("support")).tools["search"].open
             await lp.erase_user("support", "u1")
             await an.run(once=True)
-            after = await _rows(an, "user")
-            assert {row["user"] for row in after} == {"u0", "u2", "u3", "u4"}
-            assert sum(row["sessions"] for row in after) == 16
+            users = {row["user"]: row["sessions"] for row in await _rows(an, "user")}
+            forked = fork.key.user
+            expected = {**dict.fromkeys(("u0", "u2", "u3", "u4"), 2), "zoe": 1, "liv": 1}
+            assert users == {**expected, forked: expected[forked] + 1}
+            fresh = limpet.Analytics(lp, "memory://", retrain=None, intervene_below=None)
+            await fresh.run(once=True)
+            assert _whole(an) == _whole(fresh)
 
 
 async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analytics) -> None:
@@ -805,6 +1111,10 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
             for key, tally in folding.tallies_of(fold).items():
                 c.add(key, tally)
     signals = {each.signal for each in await an.advice("support")}
+    assert signals == {
+        each.signal for each in await an.advice(since=datetime(2020, 1, 1, tzinfo=UTC))
+    }
+    assert await an.advice(since=lp.now()) == ()  # of sessions that are older
     assert signals == {
         "high_turn_latency",
         "low_completion",
@@ -835,6 +1145,103 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
     assert new.lifecycle.timeouts.idle == timedelta(hours=1)
     assert len(await an.applied()) == 4
     assert await an.apply(policy) == ()  # all of it is done already
+
+
+async def test_a_worker_follows_what_a_policy_applied(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Slow turns and a failing tool: results are used again, evidence stays fresh, the fallback
+    answers. Without the policy the worker goes on as before."""
+    looked: list[str] = []
+
+    @limpet.tool(pure=True)
+    def look(q: str) -> str:
+        """Look something up."""
+        looked.append(q)
+        return "found"
+
+    async def model(request: limpet.ModelRequest) -> limpet.Reply:
+        if request.messages[-1]["role"] == "user":
+            names = ("search", "look")
+            calls = [limpet.ToolCall(name, name, {"q": "x"}, name) for name in names]
+            return limpet.Reply("", tuple(calls), {}, "tools", None)
+        return limpet.Reply("done", (), {}, "end", None)
+
+    agent = limpet.Agent(model, (search, archive_search, look))
+
+    async def work(count: int) -> tuple[limpet.Event, ...]:
+        for _ in range(count):
+            s = await lp.create("support", "ada", actor="user:ada")
+            await s.append("user.message", {"text": "hi"})
+        await limpet.Worker(lp, agent, app="support", idle_exit=True).run()
+        await an.run(once=True)
+        return await s.read(types=["agent.tool_result"])
+
+    thresholds: dict[str, Any] = {"cases": 2, "turn_latency_seconds": 0}
+    await work(2)
+    assert await an.apply(limpet.AdvicePolicy(**thresholds)) == ()
+    await work(1)
+    assert len(looked) == 3
+    policy = limpet.AdvicePolicy(
+        **thresholds,
+        cache_seconds=3_600,
+        fresh_seconds=3_600,
+        open_circuits=True,
+        fallbacks={"search": "archive_search"},
+    )
+    assert {each.signal for each in await an.apply(policy)} == {"high_turn_latency", "tool_errors"}
+    results = await work(2)
+    assert {result.data["output"] for result in results} == {"archived x", "found"}
+    assert len(looked) == 4  # once, and then from the cache
+    asked: list[Any] = []
+    s = await lp.create("support", "ada", actor="user:ada")
+    for _ in range(2):
+        await s.suspend()
+        s, _ = await lp.resume(s.key, queries=["x"], retrieve=asked.append, fresh_seconds=0)
+    assert asked == ["x"]
+    assert await an.apply(policy) == ()
+
+
+async def test_a_longer_idle_timeout_holds_in_every_process(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """A policy that was applied in one process lengthens the idle timeout of the sessions that
+    others create, within the bound that their app sets; timeouts that are given stay."""
+    for _ in range(2):
+        s = await spoken(lp, "fine")
+        for _ in range(3):
+            await s.suspend()
+            await s.resume()
+    await an.run(once=True)
+    policy = limpet.AdvicePolicy(cases=2, idle_timeout=timedelta(hours=1))
+    (done,) = await an.apply(policy)
+    assert done.signal == "frequent_suspensions"
+    assert await an.apply(policy) == ()
+    async with limpet.Limpet("another process", store=journal_of(lp).store) as other:
+
+        async def idle(**more: Any) -> timedelta | None:
+            s = await other.create("support", "ada", actor="user:ada", **more)
+            return None if s.lifecycle.timeouts is None else s.lifecycle.timeouts.idle
+
+        assert await idle() is None
+        of_app = limpet.Timeouts(idle=timedelta(minutes=5), idle_max=timedelta(minutes=40))
+        other.policies.lifecycle("support", timeouts=of_app)
+        assert await idle() == timedelta(minutes=40)
+        of_app = limpet.Timeouts(idle=timedelta(minutes=5))
+        other.policies.lifecycle("support", timeouts=of_app)
+        assert await idle() == timedelta(hours=1)
+        assert await idle(timeouts=of_app) == timedelta(minutes=5)
+        async with other.commit() as c:
+            made = c.create("support", "ada", actor="user:ada")
+        assert (await other.get(made.key)).lifecycle.timeouts == limpet.Timeouts(
+            idle=timedelta(hours=1)
+        )
+        other.policies.lifecycle("support", timeouts=limpet.Timeouts(idle=timedelta(hours=2)))
+        assert await idle() == timedelta(hours=2)
+        await lp.policies.longer_idle("support", None)
+        assert (await lp.policies.switches("support")).idle_seconds == 0
+        with pytest.raises(limpet.errors.InvalidEvent, match="idle"):
+            await lp.policies.longer_idle("support", timedelta(0))
 
 
 # --- seeing it ------------------------------------------------------------------------------------
@@ -982,6 +1389,44 @@ def test_the_commands_report_and_metrics(tmp_path: Path) -> None:
     assert run(tmp_path, "report", "s.db", "--save", "x.json").returncode == 2
 
 
+def test_a_report_of_one_app_is_of_that_app_in_every_form(tmp_path: Path) -> None:
+    """Totals too; and a form that would be left out is refused."""
+    with limpet.open_sync(f"sqlite:///{tmp_path}/s.db?sync=normal") as lp:
+        for app in ("support", "sales"):
+            lp.create(app, "ada", actor="user:ada")
+    shown = run(tmp_path, "report", "s.db", "--app", "sales", "--prometheus").stdout
+    assert 'limpet_sessions_total{app="sales"} 1' in shown
+    assert "support" not in shown
+    assert json.loads(invoke("report", f"{tmp_path}/s.db", "--json").output)["sessions"] == 2
+    refused = run(tmp_path, "report", "s.db", "--prometheus", "--html", "r.html")
+    assert refused.returncode == 2
+    assert "exclude one another" in refused.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_the_report_of_a_terminal_shows_drift_and_the_metrics_scores(tmp_path: Path) -> None:
+    """What differs between the two newest versions, with its interval; ratings and scores."""
+    with limpet.open_sync(f"sqlite:///{tmp_path}/s.db?sync=normal") as lp:
+        for version in (1, 2):
+            lp.agents.put("helper", {"system": f"{version}"}, actor="user:ada")
+            for number in range(12):
+                s = lp.create("support", "ada", f"{version}-{number}", agent="helper")
+                s.terminate() if version == 2 else s.complete()
+        s = lp.create("support", "ada", "live", actor="user:ada")
+        s.append("user.feedback", {"rating": 0.25})
+        s.record(limpet.facts.scored("helpful", 0.5, actor="user:ada"))
+    shown = run(tmp_path, "report", "s.db").stdout
+    assert re.search(r"drift +helper@1 +helper@2", shown)
+    assert "Completion rate of sessions without a task type is 0.5" in shown
+    assert re.search(r"completion rate +1 +0 +-1 to -0\.\d+", shown)
+    shown = run(tmp_path, "metrics", "s.db", "support/ada/live").stdout
+    assert "rating 0.25, predicted satisfaction –" in shown
+    assert re.search(r"helpful +1 +0\.5", shown)
+    with limpet.open_sync(f"sqlite:///{tmp_path}/empty.db"):
+        pass
+    assert "all apps: 0 sessions." in run(tmp_path, "report", "empty.db").stdout
+
+
 async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.Limpet) -> None:
     """And so is a URL that names no file."""
     import apsw
@@ -997,6 +1442,61 @@ async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.L
         limpet.Analytics("x", "memory://")  # type: ignore[arg-type]  # wrong on purpose
 
 
+WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("anomalies", {"false_alarm_rate": 0}),
+    ("anomalies", {"false_alarm_rate": "x"}),
+    ("anomalies", {"k": float("nan")}),
+    ("anomalies", {"k": -1}),
+    ("anomalies", {"limit": -1}),
+    ("anomalies", {"warm_up": "x"}),
+    ("compare", {"a": "", "b": "", "confidence": 2}),
+    ("regression", {"rate": 0}),
+    ("regression", {"limit": "x"}),
+    ("train", {"minimum": 0}),
+    ("failing", {"limit": 0}),
+    ("advice", {"policy": 3}),
+    ("advice", {"since": "x"}),
+    ("apply", {"policy": "x"}),
+    *[
+        (verb, {**more, "app": 5})
+        for verb, more in (
+            ("by", {"dimension": "user"}),
+            ("anomalies", {}),
+            ("compare", {"a": "", "b": ""}),
+            ("drift", {}),
+            ("regression", {}),
+            ("advice", {}),
+            ("apply", {}),
+            ("failing", {}),
+            ("prometheus", {}),
+            ("report", {}),
+        )
+    ],
+)
+
+
+async def test_wrong_arguments_are_refused_by_name() -> None:
+    """Before anything is read: what is asked of the file, and how it is opened."""
+    async with limpet.open("memory://") as lp, limpet.Analytics(lp, "memory://") as an:
+        for verb, given in WRONG:
+            with pytest.raises(InvalidInput):
+                await getattr(an, verb)(**given)
+        for options in (
+            {"hours_kept": "x"},
+            {"days_kept": 0},
+            {"minimum": 0},
+            {"intervene_below": 5},
+            {"retrain": 3},
+            {"policy": 3},
+        ):
+            with pytest.raises(InvalidInput):
+                limpet.Analytics(lp, "memory://", **options)  # type: ignore[arg-type]  # wrong on purpose
+        with pytest.raises(limpet.errors.InvalidURL):
+            limpet.Analytics(lp, None)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInput):
+        limpet.FailingSet.load("nothing/there.json")
+
+
 async def test_analytics_follow_a_store_as_it_is_written(
     lp: limpet.Limpet, an: limpet.Analytics
 ) -> None:
@@ -1010,6 +1510,20 @@ async def test_analytics_follow_a_store_as_it_is_written(
     an.stop()
     await lp.create("support", "bob", actor="user:bob")  # it looks again, and stops
     assert await running > 0
+
+
+async def test_closing_ends_what_follows_a_store(lp: limpet.Limpet) -> None:
+    """Without another event, and the file stays closed."""
+    following = asyncio.Event()
+    lp.maintenance.on_metric(lambda metric: following.set())
+    async with asyncio.timeout(60):
+        async with limpet.Analytics(lp, "memory://", retrain=None) as an:
+            running = asyncio.create_task(an.run())
+            await (await spoken(lp, "fine")).complete()
+            await following.wait()
+        assert await running > 0
+        assert an._opened is None
+        an.stop()  # nothing runs any more
 
 
 def test_the_record_that_is_stored_is_small() -> None:

@@ -12,6 +12,9 @@ import pytest
 
 import limpet
 from limpet.server.serve import serving
+from limpet.session.access_keys import AccessKeys
+from limpet.session.limpet import journal_of
+from tests.support.http_door import HttpDoor
 
 
 def get(url: str) -> Any:
@@ -42,6 +45,41 @@ async def test_windows_are_series_to_plot() -> None:
         assert (shown["sessions"], shown["complete"], shown["notes"]) == (1, True, [])
 
 
+@pytest.mark.parametrize(
+    ("role", "user", "status"),
+    [
+        ("owner", "ada", 404),
+        ("viewer", "ada", 404),
+        ("agent", "ada", 404),
+        ("auditor", None, 404),
+        ("agent", None, 200),
+        ("admin", None, 200),
+    ],
+)
+async def test_dashboards_are_for_those_who_read_what_every_user_did(
+    role: Any, user: str | None, status: int
+) -> None:
+    """They name users and sessions of the whole app, and no view is applied to them."""
+    async with (
+        limpet.open("memory://") as lp,
+        limpet.Analytics(lp, "memory://") as analytics,
+        serving(lp, analytics=analytics) as url,
+    ):
+        session = await lp.create("support", "bob", "of-bob")
+        await session.append("user.message", {"text": "hi"}, actor="user:bob")
+        await analytics.run(once=True)
+        _, text = await AccessKeys(journal_of(lp)).create(app="support", user=user, role=role)
+        reply = await HttpDoor(url, authorization=f"Bearer {text}").get("/limpet/v1/analytics")
+        assert (reply.status, "bob" in str(reply.body)) == (status, status == 200)
+        if status != 200:
+            (denied,) = (await lp.audit(denied=True)).items
+            assert (denied.action, denied.code, denied.resource) == (
+                "read",
+                "access_denied",
+                "support",
+            )
+
+
 async def test_a_studio_folds_when_somebody_looks() -> None:
     """Without anybody who runs it; events that came since are there, and nothing is written."""
     async with (
@@ -56,6 +94,28 @@ async def test_a_studio_folds_when_somebody_looks() -> None:
             asked = [to_thread(get, f"{url}/limpet/v1/analytics") for _ in range(3)]
             assert {each["sessions"] for each in await gather(*asked)} == {number}
             assert await lp.position() == before
+
+
+async def test_a_studio_predicts_with_a_model_of_its_own() -> None:
+    """Where the store has none, and nothing is written to it; then with that of the store."""
+    async with (
+        limpet.open("memory://") as lp,
+        limpet.Analytics(lp, "memory://", store_models=False, minimum=10) as analytics,
+    ):
+        for number in range(10):
+            session = await lp.create("support", "ada", actor="user:ada")
+            await session.append("user.feedback", {"completed": number % 2 == 0})
+        before = await lp.position()
+        for version in (0, 1):
+            while not await analytics.catch_up(60):
+                pass
+            assert {fold.model for fold in analytics.file.folds()} == {version}
+            assert (await analytics.by("user")).rows[0]["mean_satisfaction"] is not None
+            assert await lp.position() == before
+            async with limpet.Analytics(lp, "memory://", intervene_below=None) as other:
+                await other.run(once=True)
+                await other.train(minimum=10)
+                before = await lp.position()
 
 
 async def test_a_long_log_is_folded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,12 +43,15 @@ def cells(path: Path) -> dict[str, object]:
         file.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "files", "served"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The store that is folded."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db?sync=normal"
-    server: str = request.getfixturevalue("postgres_store_url")
+    if request.param == "files":
+        return f"files:///{tmp_path}/store"
+    fixture = {"postgresql": "postgres_store_url", "served": "served_url"}[request.param]
+    server: str = request.getfixturevalue(fixture)
     return server
 
 
@@ -58,7 +61,7 @@ async def test_a_killed_fold_counts_every_event_once(url: str, tmp_path: Path) -
     chance = random.Random(seed("analytics_kill"))
     await write(url)
     kills = finished = 0
-    while kills < tries(8, 200):
+    while kills < tries(5, 200):
         name = f"killed{finished}.db"
         with Child("tests.support.analyst", url, f"sqlite:///{tmp_path}/{name}", 9) as child:
             said = child.killed_after(1, chance.uniform(0, 60_000))

@@ -124,6 +124,8 @@ PLAIN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "odd.event": data(anything=NUMBERS),
 }
 
+CALLS = ("agent.tool_use", "agent.tool_result", "agent.message")  # more of them than of the rest
+
 
 def _open(events: list[Event]) -> list[str]:
     """The calls of this turn that have no result."""
@@ -144,10 +146,10 @@ def logs(draw: st.DrawFn) -> list[Event]:
         kind = draw(st.sampled_from(["plain", "plain", "plain", "wake", "close", "phase", "span"]))
         made: tuple[str, dict[str, Any]] | None = None
         if kind == "plain":
-            type_ = draw(st.sampled_from(sorted(PLAIN)))
+            type_ = draw(st.sampled_from([*sorted(PLAIN), *CALLS, *CALLS]))
             made = type_, draw(PLAIN[type_])
-            if type_ == "agent.tool_use":  # a request has an id of its own, and may be asked again
-                ids = st.sampled_from([f"r{seq}", *_open(events)])
+            if type_ == "agent.tool_use":  # a request may be asked again, also once it is answered
+                ids = st.sampled_from([f"r{seq}", *Log(events).calls()])
                 made = type_, {**made[1], "request_id": draw(ids)}
             elif "request_id" in made[1] or "call" in made[1]:
                 member = "request_id" if "request_id" in made[1] else "call"
@@ -216,6 +218,27 @@ def test_every_formula_gives_what_its_definition_says(events: list[Event]) -> No
     """On random logs with junk in them, each metric and feature is that of a second
     implementation."""
     compare(events, folded(events))
+
+
+def test_a_generation_is_a_span_or_a_message_with_usage_outside_of_one() -> None:
+    """What a model says while its span is open counts with the span, and its tokens count once."""
+    model: dict[str, Any] = {"kind": "model", "span_id": "s"}
+    said: dict[str, Any] = {"text": "hi", "usage": {"input": 2, "output": 3}}
+    happened = [
+        ("session.created", {}),
+        ("agent.message", said),
+        ("span.started", model),
+        ("agent.message", said),
+        ("span.completed", {**model, "result": "success"}),
+        ("agent.message", said),
+    ]
+    events = [
+        Event(seq, f"e{seq}", type_, "a:b", seq * SECOND, data)
+        for seq, (type_, data) in enumerate(happened, 1)
+    ]
+    fold = folded(events)
+    compare(events, fold)
+    assert (fold.generations, fold.tokens_input, fold.tokens_output) == (3, 6, 9)
 
 
 @examples(200)

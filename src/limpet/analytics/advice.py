@@ -8,12 +8,14 @@ and each application is recorded as a document of the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.analytics.rollup import CellTally, group_row, tool_row
+from limpet.errors import SessionError
 from limpet.model import DefaultActor, Key
 from limpet.session.documents import Internal
 from limpet.session.history.retention import limits_of
@@ -30,6 +32,7 @@ Signal: TypeAlias = Literal[
     "frequent_suspensions",
 ]
 COLLECTION: Final = "advice"
+_NAMED: Final = 20  # tools in a record
 ACTOR: Final = DefaultActor("system:analytics")
 RESPONSES: Final[Mapping[Signal, str]] = {
     "high_turn_latency": "keep retrieved evidence fresh for longer, and warm tools up beforehand",
@@ -60,9 +63,10 @@ class AdvicePolicy(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: Mapping[str, str] = {}  # tool → the tool that stands in for it
     circuit_seconds: float = 600.0  # after which it closes by itself
     fresh_seconds: float | None = None  # how long evidence is fresh under high latency
+    cache_seconds: float | None = None  # how long results of pure tools are used again then
     escalate_priority: int | None = None  # of live sessions whose satisfaction is low
     hot_events: int | None = None  # how many events of each session stay hot under large states
-    idle_timeout: timedelta | None = None  # of new sessions in this process
+    idle_timeout: timedelta | None = None  # of new sessions, where the app's own is shorter
 
 
 class SignalEvidence(msgspec.Struct, frozen=True):
@@ -88,6 +92,8 @@ class Advice(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         e = self.evidence
         of = f" of {e.value}" if e.value else ""
+        if e.dimension == "task_type" and not e.value:
+            of = " of sessions without a task type"
         return (
             f"{e.metric.replace('_', ' ')}{of} is {e.measured:,.3g} (threshold {e.threshold:,.3g}, "
             f"{e.cases:,} cases): {self.response}"
@@ -156,11 +162,15 @@ def _below(
 
 
 async def apply(
-    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[str], list[Key]]
+    lp: Limpet,
+    advice: Advice,
+    policy: AdvicePolicy,
+    low: Callable[[str], list[Key]],
+    totals: Totals,
 ) -> Advice:
     """Do what the policy allows about one piece of advice, once, and record it. `low` gives the
     keys of an app's live sessions whose satisfaction is below the threshold."""
-    done = await _applied(lp, advice, policy, low)
+    done = await _applied(lp, advice, policy, low, totals)
     if done is None:
         return advice
     applied = msgspec.structs.replace(advice, applied=done)
@@ -175,18 +185,20 @@ def _name(advice: Advice) -> str:
 
 
 async def _applied(
-    lp: Limpet, advice: Advice, policy: AdvicePolicy, low: Callable[[str], list[Key]]
+    lp: Limpet,
+    advice: Advice,
+    policy: AdvicePolicy,
+    low: Callable[[str], list[Key]],
+    totals: Totals,
 ) -> str | None:
     """Return what was done; None if the policy allows nothing, or it is done already."""
     app = advice.evidence.app
     match advice.signal:
         case "tool_errors" if policy.open_circuits:
             return await _switch_circuit(lp, advice, policy)
-        case "high_turn_latency" if policy.fresh_seconds is not None:
-            if (await lp.policies.switches(app)).fresh_seconds >= policy.fresh_seconds:
-                return None
-            await lp.policies.fresh_evidence(app, policy.fresh_seconds, actor=ACTOR)
-            return f"evidence is fresh for {policy.fresh_seconds:,.0f} s"
+        case "high_turn_latency":
+            tools = [name for name, _ in totals(app, "tool")]
+            return await _keep_longer(lp, app, policy, tools)
         case "large_state" if policy.hot_events is not None:
             kept = await limits_of(journal_of(lp), app)
             if kept is not None and kept.events is not None and kept.events <= policy.hot_events:
@@ -195,10 +207,29 @@ async def _applied(
             report = await lp.maintenance.compact()
             return f"{policy.hot_events:,} events stay hot; {report}"
         case "frequent_suspensions" if policy.idle_timeout is not None:
-            return _lengthen_idle(lp, app, policy.idle_timeout)
+            return await _lengthen_idle(lp, app, policy.idle_timeout)
         case "low_satisfaction" if policy.escalate_priority is not None:
             return await _escalate(lp, low(app), policy.escalate_priority)
     return None
+
+
+async def _keep_longer(lp: Limpet, app: str, policy: AdvicePolicy, tools: list[str]) -> str | None:
+    """Use what was retrieved, and the results of pure tools, for longer."""
+    before, done = await lp.policies.switches(app), []
+    if policy.fresh_seconds is not None and before.fresh_seconds < policy.fresh_seconds:
+        await lp.policies.fresh_evidence(app, policy.fresh_seconds, actor=ACTOR)
+        done.append(f"evidence is fresh for {policy.fresh_seconds:,.0f} s")
+    seconds = policy.cache_seconds
+    if seconds is not None:
+        switches = {tool: before.tools.get(tool, ToolSwitch()) for tool in tools}
+        short = {tool: of for tool, of in switches.items() if of.cache_seconds < seconds}
+        for tool, switch in short.items():
+            longer = msgspec.structs.replace(switch, cache_seconds=seconds)
+            await lp.policies.switch_tool(app, tool, longer, actor=ACTOR)
+        if short:
+            named = ", ".join(sorted(short)[:_NAMED])
+            done.append(f"if pure, these tools keep results for {seconds:,.0f} s: {named}")
+    return "; ".join(done) or None
 
 
 async def _switch_circuit(lp: Limpet, advice: Advice, policy: AdvicePolicy) -> str | None:
@@ -235,26 +266,19 @@ async def _fails_still(lp: Limpet, advice: Advice, policy: AdvicePolicy) -> bool
     return calls >= policy.cases and errors / calls > policy.tool_error_rate
 
 
-def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
-    """Lengthen the idle timeout that new sessions get in this process."""
-    from limpet.model.facts.timeouts import Timeouts
-    from limpet.session.writer import writer_of
-
-    services = writer_of(lp.session(app, "any", "any")).services
-    declared = services.lifecycle(app)
-    timeouts = declared.timeouts or Timeouts()
-    if timeouts.idle is None or timeouts.idle >= idle:
+async def _lengthen_idle(lp: Limpet, app: str, idle: timedelta) -> str | None:
+    if (await lp.policies.switches(app)).idle_seconds >= idle.total_seconds():
         return None
-    longer = msgspec.structs.replace(timeouts, idle=idle)
-    services.lifecycles[app] = msgspec.structs.replace(declared, timeouts=longer)
+    await lp.policies.longer_idle(app, idle, actor=ACTOR)
     return f"new sessions are idle for up to {idle}"
 
 
 async def _escalate(lp: Limpet, keys: list[Key], priority: int) -> str | None:
     raised = 0
     for key in keys:
-        session = await lp.find(key)
-        if session is not None and session.head.priority < priority:
-            await session.lifecycle.set_priority(priority, actor=ACTOR)
-            raised += 1
+        with suppress(SessionError):  # it has just ended, or moved to another node
+            session = await lp.find(key)
+            if session is not None and session.head.priority < priority:
+                await session.lifecycle.set_priority(priority, actor=ACTOR)
+                raised += 1
     return f"{raised} sessions have priority {priority}" if raised else None

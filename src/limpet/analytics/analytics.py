@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,8 +25,8 @@ from limpet.analytics.advice import ACTOR, Advice, AdvicePolicy
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
 from limpet.analytics.exposition import instrument, prometheus_text
-from limpet.analytics.file import AnalyticsFile, path_of
-from limpet.analytics.folding import FeedFold, checkpoints_owner
+from limpet.analytics.file import AnalyticsFile, packed, path_of
+from limpet.analytics.folding import PREDICTING, FeedFold, checkpoints_owner, is_in_log
 from limpet.analytics.metrics import (
     SessionAnalytics,
     SessionFold,
@@ -52,17 +54,22 @@ from limpet.analytics.rollup import (
     window_name,
     window_row,
 )
-from limpet.analytics.satisfaction import MINIMUM, SatisfactionModel, train
+from limpet.analytics.satisfaction import (
+    MINIMUM,
+    Sample,
+    SatisfactionModel,
+    sample_of,
+    train,
+)
 from limpet.analytics.sets import FailingSet, failing_set
 from limpet.errors import (
+    AccessDenied,
     InvalidInput,
     LimpetError,
     SessionArchived,
     SessionDeleted,
-    SessionEnded,
     SessionErased,
     SessionNotFound,
-    SessionSuspended,
     TooLittleFeedback,
 )
 from limpet.model import Event, Key, described
@@ -70,7 +77,7 @@ from limpet.model.facts import phases
 from limpet.model.facts.checkpoints import RECORDED
 from limpet.model.facts.scores import intervention_suggested, scored
 from limpet.model.keys import checkpoints_of
-from limpet.session.arguments import AnyKey, key_of
+from limpet.session.arguments import AnyKey, check_app, check_flag, key_of
 from limpet.session.documents import Internal
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.loggers import SESSION
@@ -81,13 +88,15 @@ MODEL: Final = "model"
 INTERVENE_BELOW: Final = 0.3
 HOURS_KEPT: Final = 48
 DAYS_KEPT: Final = 62
-GROUPS: Final = 100  # rows of a table, if not asked otherwise
+GROUPS: Final = 100  # of a table, if not asked otherwise
 RETRAIN: Final = timedelta(days=1)
 BASELINE: Final = 200
 _READ: Final = 1_000
 _GROUPS_MAX: Final = 10_000
 _HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at advice and schedule
+_PAUSE: Final = 10  # times as long as such a look took, if that is more
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
+_DIGITS: Final = re.compile(r"(\d+)")
 OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
 
@@ -107,8 +116,9 @@ class Analytics:
     `intervene_below` is the predicted satisfaction below which an intervention is suggested in a
     live session, once: an event, and a call of `on_intervention`. None: never. `policy` says which
     advice is applied by `run`. `retrain` is how often it trains a model again, if there is feedback
-    of `minimum` sessions. Windows are hours for `hours_kept`, then days for `days_kept`, then
-    months.
+    of `minimum` sessions; with store_models=False a model is not stored as a document, but stays in
+    this file until the store has one. Windows are hours for `hours_kept`, then days for
+    `days_kept`, then months.
     """
 
     def __init__(
@@ -121,6 +131,7 @@ class Analytics:
         on_intervention: OnIntervention | None = None,
         retrain: timedelta | None = RETRAIN,
         minimum: int = MINIMUM,
+        store_models: bool = True,
         hours_kept: int = HOURS_KEPT,
         days_kept: int = DAYS_KEPT,
     ) -> None:
@@ -129,15 +140,25 @@ class Analytics:
                 "analytics need the Limpet of `async with limpet.open(url) as lp`, "
                 f"not {described(lp)}."
             )
-        if hours_kept < 1 or days_kept < 1:
-            raise InvalidInput("hours_kept and days_kept are numbers from 1.")
+        for name, count in (("hours_kept", hours_kept), ("days_kept", days_kept)):
+            _check_count(name, count)
+        _check_count("minimum", minimum)
+        check_flag("store_models", store_models)
+        if intervene_below not in (None, 0, 1):
+            _check_share("intervene_below", intervene_below)
+        if retrain is not None and not isinstance(retrain, timedelta):
+            raise InvalidInput(f"retrain is a timedelta or None, not {described(retrain)}.")
+        _check_policy(policy)
         self._lp, self._path = lp, path_of(url)
         self._policy, self._retrain, self._minimum = policy, retrain, minimum
         self._below, self._on_intervention = intervene_below, on_intervention
+        self._stores_models = self._replaces_models = store_models
         self._kept = (hours_kept, days_kept)
         self._opened: tuple[AnalyticsFile, FeedFold] | None = None
         self._model: SatisfactionModel | None = None
-        self._stopping = False
+        self._stopping, self._bell = False, asyncio.Event()
+        self._runner: asyncio.Task[Any] | None = None
+        self._ended = asyncio.Event()  # of the last run
         self._catching_up = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -148,8 +169,10 @@ class Analytics:
         await self.close()
 
     async def close(self) -> None:
-        """Close the file. The store stays open."""
-        self._stopping = True
+        """Close the file, once `run` has folded the page it is at. The store stays open."""
+        self.stop()
+        if self._runner is not None and self._runner is not asyncio.current_task():
+            await self._ended.wait()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened[0].close()
@@ -160,7 +183,7 @@ class Analytics:
             file = AnalyticsFile(self._path)
             hours, days = self._kept
             folding = FeedFold(journal_of(self._lp).store, file, hours_kept=hours, days_kept=days)
-            self._opened, self._stopping = (file, folding), False
+            self._opened = (file, folding)
             raw = file.meta(MODEL)
             if raw is not None:
                 self._use(msgspec.json.decode(raw, type=SatisfactionModel))
@@ -180,31 +203,56 @@ class Analytics:
         """Fold new events; with once=True return when they are folded, otherwise continue until
         `stop` or cancellation. Return the number of events folded."""
         _, folding = self._parts()
-        began, self._stopping, looked = folding.events, False, float("-inf")
-        if not await folding.is_same():
-            await folding.reconcile()
-        await self._adopt_model()
-        await self._intervene(self._live())
-        with journal_of(self._lp).hub.waiting(app=None) as bell:
-            while not self._stopping:
-                bell.clear()
-                if await self._fold_page():
-                    await asyncio.sleep(0)
-                    continue
-                if once or time.monotonic() - looked >= _HOUSE_SECONDS:
-                    await folding.honour_endings()
-                    await self._keep_house()
-                    looked = time.monotonic()
-                if once:
-                    break
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_HOUSE_SECONDS):
-                        await bell.wait()
+        began, self._stopping, self._runner = folding.events, False, asyncio.current_task()
+        self._ended.clear()
+        try:
+            if not await folding.is_same():
+                await folding.reconcile()
+            await self._adopt_model()
+            await (self._fold_once() if once else self._follow())
+        finally:
+            self._runner = None
+            self._ended.set()
         return folding.events - began
+
+    async def _fold_once(self) -> None:
+        await self._predict_all()
+        while not self._stopping and await self._fold_page():  # noqa: ASYNC110  # pages of work
+            await asyncio.sleep(0)
+        if not self._stopping:
+            await self._keep_house()
+
+    async def _follow(self) -> None:
+        """Fold until `stop`, and keep house beside: what that takes does not hold folding up."""
+        house = asyncio.create_task(self._keep_house_regularly())
+        try:
+            with journal_of(self._lp).hub.waiting(app=None) as bell:
+                self._bell = bell
+                while not self._stopping:
+                    bell.clear()
+                    if house.done():
+                        house.result()  # raises what it has raised
+                    if await self._fold_page():
+                        await asyncio.sleep(0)
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_HOUSE_SECONDS):
+                            await bell.wait()
+        finally:
+            house.cancel()
+            with suppress(asyncio.CancelledError):
+                await house
+
+    async def _keep_house_regularly(self) -> None:
+        await self._predict_all()
+        while True:
+            began = time.monotonic()
+            await self._keep_house()
+            await asyncio.sleep(max(_HOUSE_SECONDS, _PAUSE * (time.monotonic() - began)))
 
     async def catch_up(self, seconds: float) -> bool:
         """Fold new events for about this many seconds. Return True if none are left. An alternative
-        to `run` for processes that fold on demand: it neither trains nor applies advice."""
+        to `run` for processes that fold on demand: it applies no advice, and stores no model."""
         _, folding = self._parts()
         async with self._catching_up:
             if not await folding.is_same():
@@ -215,11 +263,15 @@ class Analytics:
                     return False
                 await asyncio.sleep(0)
             await folding.honour_endings()
-            return True
+            await self._adopt_model()
+            if not self._stores_models and self._is_due():
+                await self._train_again()
+            return await folding.predict_all(until)
 
     def stop(self) -> None:
         """Make `run` return after the page it is folding."""
         self._stopping = True
+        self._bell.set()
 
     async def _fold_page(self) -> bool:
         _, folding = self._parts()
@@ -234,18 +286,39 @@ class Analytics:
         return True
 
     async def _keep_house(self) -> None:
-        """Train and apply as the schedule and the policy say."""
-        file, _ = self._parts()
-        trained_us = file.meta("trained_us") or 0
-        due = self._retrain is not None and self._now_us() - trained_us > (
-            self._retrain // timedelta(microseconds=1)
-        )
-        rated = file.meta("rated") or 0
-        if due and (now_rated := file.rated()) >= self._minimum and now_rated > rated:
-            with suppress(TooLittleFeedback):
-                await self.train(minimum=self._minimum)
+        """Remove what was erased; train and apply as the schedule and the policy say."""
+        _, folding = self._parts()
+        await folding.honour_endings()
+        if self._is_due():
+            await self._train_again()
         if self._policy is not None:
             await self.apply(self._policy)
+
+    def _is_due(self) -> bool:
+        """True if it is time for another model, and other sessions have feedback than the last one
+        was trained on. One that stays in this file is for a store that has none."""
+        rated, of_store = self.file.rated(), self._model is not None and self._model.version > 0
+        if self._retrain is None or rated < self._minimum or (of_store and not self._stores_models):
+            return False
+        if self._model is not None and self._replaces_models and not of_store:
+            return True  # somebody who only looked has left theirs in the file
+        since_us = self._now_us() - (self.file.meta("trained_us") or 0)
+        is_time = since_us > self._retrain // timedelta(microseconds=1)
+        return is_time and rated != self.file.meta("rated")
+
+    async def _train_again(self) -> None:
+        """Train on schedule. If that cannot be, it is tried when it is due again: another process
+        was faster, or this one may not write to the store."""
+        try:
+            await self.train(minimum=self._minimum)
+        except TooLittleFeedback:  # fewer than any `minimum` allows
+            return
+        except LimpetError as error:
+            SESSION.info("model not trained: code=%s", error.code)
+            self._replaces_models = False
+            self.file.set_meta("trained_us", self._now_us())
+            await self._adopt_model()
+            await self._predict_all()
 
     # --- one session -----------------------------------------------------------------------------
 
@@ -259,7 +332,7 @@ class Analytics:
         if fold is None:
             raise SessionNotFound(one)
         await self._count_checkpoints(fold)
-        if self._model is not None and fold.model != self._model.version:
+        if self._model is not None:
             fold.satisfaction = self._model.predict_fold(fold, self._now_us())
         return analytics_of(fold, self._now_us())
 
@@ -268,7 +341,14 @@ class Analytics:
         file, _ = self._parts()
         folds = file.folds_of(key)
         fold, store = folds[-1] if folds else None, journal_of(self._lp).store
-        after = 0 if fold is None else fold.seq
+        after = 0
+        if fold is not None:
+            try:
+                after = fold.seq if await is_in_log(store, fold) else 0
+            except _GONE:
+                return fold
+            if not after:
+                fold = None  # the key has another session now
         while True:
             try:
                 events = await store.read(key, after=after, limit=_READ, reverse=False, types=None)
@@ -334,16 +414,20 @@ class Analytics:
         since: datetime | None = None,
         until: datetime | None = None,
         window: Grain | None = None,
-        limit: int = GROUPS,
+        limit: int | None = None,
     ) -> Table:
         """Return the numbers for each user, task type, agent version, tool or window of an app.
 
         A session belongs to the window in which it was created; measurements belong to the window
         in which they were made. With a `window` ("hour", "day" or "month") there is a row for each
         group and window. `since` and `until` bound the starts of windows, at the granularity still
-        kept: hours, then days, then months; users have days. The largest groups come first.
+        kept: hours, then days, then months; users have days. The largest groups come first, at most
+        `limit` of them (100); of windows the newest, by default all.
         """
         file, _ = self._parts()
+        if limit is None:
+            limit = _GROUPS_MAX if dimension == "window" else GROUPS
+        check_app(app)
         _check_query(dimension, window, limit)
         if dimension == "window":
             return self._windows(app, since, until, window or "hour", limit)
@@ -395,25 +479,38 @@ class Analytics:
     async def train(self, *, minimum: int = MINIMUM) -> SatisfactionModel:
         """Learn satisfaction from the sessions with feedback, and predict it for all sessions.
 
-        The model is stored as the next version of a document. Raises TooLittleFeedback with fewer
-        than `minimum` rated sessions, and always with fewer than 10.
+        The model is stored as the next version of a document; with store_models=False it is
+        version 0, and stays in this file. Raises TooLittleFeedback with fewer than `minimum` rated
+        sessions, and always with fewer than 10.
         """
-        file, folding = self._parts()
-        if type(minimum) is not int or minimum < 1:
-            raise InvalidInput(f"minimum is a number from 1, not {described(minimum)}.")
-        folds, now_us = list(file.folds(rated=True)), self._now_us()
+        file, _ = self._parts()
+        _check_count("minimum", minimum)
+        now_us = self._now_us()
+        samples = await self._samples(now_us)
         documents = Internal(journal_of(self._lp), COLLECTION, actor=ACTOR)
-        before = await documents.find(MODEL)
-        version = 1 if before is None else before.version + 1
-        model = train(folds, minimum=minimum, now_us=now_us, version=version)
-        await documents.put(MODEL, model.plain, expect=version - 1)
-        self._use(model)
-        file.set_meta(MODEL, msgspec.json.encode(model))
+        before = await documents.find(MODEL) if self._stores_models else None
+        last = 0 if before is None else before.version
+        version = last + 1 if self._stores_models else 0
+        limits = {"minimum": minimum, "now_us": now_us, "version": version}
+        model = await asyncio.to_thread(train, samples, **limits)
+        if self._stores_models:
+            await documents.put(MODEL, model.plain, expect=last)
+        self._take(model)
         file.set_meta("trained_us", now_us)
-        file.set_meta("rated", len(folds))
-        await folding.predict_all()
-        await self._intervene(self._live())
+        file.set_meta("rated", len(samples))
+        await self._predict_all()
         return model
+
+    async def _samples(self, now_us: int) -> list[Sample]:
+        """Read what the rated sessions teach, page by page: there may be many."""
+        samples: list[Sample] = []
+        after: bytes | None = b""
+        while after is not None:
+            folds = list(self.file.folds(rated=True, after=after, limit=_READ))
+            samples += [sample_of(fold, now_us) for fold in folds]
+            after = packed(folds[-1].uid) if folds else None
+            await asyncio.sleep(0)
+        return samples
 
     async def model(self, version: int | None = None) -> SatisfactionModel | None:
         """Return a version of the model, by default the newest; None if it does not exist."""
@@ -423,23 +520,39 @@ class Analytics:
 
     async def _adopt_model(self) -> None:
         """Predict with the newest model of the store, which another process may have trained."""
-        file, folding = self._parts()
-        newest = await self.model()
+        try:
+            newest = await self.model()
+        except AccessDenied:  # the model is of all sessions: who may not read it has none
+            return
         if newest is None or (self._model is not None and self._model.version >= newest.version):
             return
-        self._use(newest)
-        file.set_meta(MODEL, msgspec.json.encode(newest))
+        self._take(newest)
+
+    def _take(self, model: SatisfactionModel) -> None:
+        """Predict with another model from now on: what was folded before is predicted again."""
+        file, _ = self._parts()
+        self._use(model)
+        file.set_meta(PREDICTING, b"")
+        file.set_meta(MODEL, msgspec.json.encode(model))
+
+    async def _predict_all(self) -> None:
+        _, folding = self._parts()
         await folding.predict_all()
+        await self._intervene_in_live()
 
     def _use(self, model: SatisfactionModel) -> None:
         self._model = model
         if self._opened is not None:
             self._opened[1].predict, self._opened[1].model = model.predict_fold, model.version
 
-    def _live(self) -> Iterable[SessionFold]:
-        if self._model is None or self._below is None:
-            return ()
-        return list(self.file.folds(live=True))
+    async def _intervene_in_live(self) -> None:
+        """Look at all sessions that are under way, page by page: there may be many."""
+        after: bytes | None = b""
+        while after is not None and self._model is not None and self._below is not None:
+            folds = list(self.file.folds(live=True, after=after, limit=_READ))
+            await self._intervene(folds)
+            after = packed(folds[-1].uid) if folds else None
+            await asyncio.sleep(0)
 
     async def _intervene(self, folds: Iterable[SessionFold]) -> None:
         """Suggest an intervention in live sessions that are predicted to disappoint, once each."""
@@ -447,21 +560,23 @@ class Analytics:
             return
         for fold in folds:
             if _is_low(fold, self._below) and not fold.intervened:
-                fold.intervened = True
-                await self._suggest(fold)
+                fold.intervened = await self._suggest(fold)
 
-    async def _suggest(self, fold: SessionFold) -> None:
+    async def _suggest(self, fold: SessionFold) -> bool:
+        """False if nothing could be recorded: the session has just ended or moved, or this
+        principal may not write. That is no reason to stop measuring the others."""
         model = self._model
         if model is None or self._below is None:
-            return
+            return False
         of = (f"{fold.uid}/intervention", fold.satisfaction / 1_000_000, self._below)
         fact = intervention_suggested(*of, model.version, actor=ACTOR)
         try:
             (event,) = await self._lp.session(fold.key).record(fact)
-        except (SessionEnded, SessionSuspended, *_GONE):
-            return
+        except LimpetError as error:
+            SESSION.info("intervention not suggested: code=%s session=%s", error.code, fold.key)
+            return False
         if event.repeated or self._on_intervention is None:
-            return  # another run has suggested it
+            return True  # another run has suggested it
         try:
             called = self._on_intervention(analytics_of(fold, self._now_us()))
             if inspect.isawaitable(called):
@@ -469,6 +584,7 @@ class Analytics:
         except Exception as error:
             kind = type(error).__name__
             SESSION.warning("intervention hook failed: error=%s session=%s", kind, fold.key)
+        return True
 
     # --- what is wrong ---------------------------------------------------------------------------
 
@@ -493,8 +609,15 @@ class Analytics:
         if unknown := [name for name in names if name not in finding.METRICS]:
             known = ", ".join(finding.METRICS)
             raise InvalidInput(f"there is no metric {unknown[0]!r}. Use some of: {known}.")
+        for name, count in (("warm_up", warm_up), ("window", window), ("limit", limit)):
+            _check_count(name, count)
         if not 3 <= warm_up <= window:
             raise InvalidInput("warm_up is a number from 3 up to window.")
+        if type(k) not in (int, float) or not 0 < k < inf:
+            raise InvalidInput(f"k is a number above 0, not {described(k)}.")
+        if false_alarm_rate is not None:
+            _check_share("false_alarm_rate", false_alarm_rate)
+        check_app(app)
         folds = self.file.recent(app, limit)
         return finding.anomalies_in(
             folds,
@@ -521,6 +644,8 @@ class Analytics:
             raise InvalidInput(
                 "compare takes groups of sessions: agent_version, task_type or user."
             )
+        _check_share("confidence", confidence)
+        check_app(app)
         groups = dict(self.file.totals(app, dimension, _GROUPS_MAX))
         for name in (a, b):
             if name not in groups:
@@ -528,12 +653,12 @@ class Analytics:
         return comparing.compared(a, b, groups[a], groups[b], confidence)
 
     async def drift(self, app: str | None = None) -> tuple[Comparison, ...]:
-        """Compare each agent version with the one before it, in the order of their first
-        sessions."""
-        first: dict[str, int] = {}
-        for _, start, value, _ in self.file.ranged(app, "agent_version", 0, 2**40, _GROUPS_MAX):
-            first.setdefault(value, start)
-        names = sorted([name for name in first if name], key=lambda name: (first[name], name))
+        """Compare each agent version with the one before it, in the order of the windows of their
+        first sessions, and within one window by name: helper@9 comes before helper@10."""
+        first = dict(self.file.first_windows(check_app(app), "agent_version"))
+        names = sorted(
+            [name for name in first if name], key=lambda name: (first[name], _numbered(name))
+        )
         return tuple([await self.compare(a, b, app=app) for a, b in pairwise(names)])
 
     async def regression(
@@ -548,7 +673,11 @@ class Analytics:
         sequential, against the oldest `baseline` sessions, so it may be repeated after every
         session. After `limit` sessions it begins again with the newest as its baseline; each such
         test raises false alarms at most at `rate`."""
-        if not 0 < baseline < limit:
+        _check_count("baseline", baseline)
+        _check_count("limit", limit)
+        _check_share("rate", rate)
+        check_app(app)
+        if baseline >= limit:
             raise InvalidInput("baseline is a number from 1, and less than limit.")
         sessions = sum([tally["predicted"] for _, tally in self._all_of(app)])
         tested = comparing.sessions_in_test(sessions, baseline=baseline, limit=limit)
@@ -558,14 +687,28 @@ class Analytics:
         return self.file.totals(app, "task_type", _GROUPS_MAX)
 
     async def advice(
-        self, app: str | None = None, *, policy: AdvicePolicy | None = None
+        self,
+        app: str | None = None,
+        *,
+        since: datetime | None = None,
+        policy: AdvicePolicy | None = None,
     ) -> tuple[Advice, ...]:
-        """Return a response for each signal beyond its threshold, with the evidence."""
+        """Return a response for each signal beyond its threshold, with the evidence. With `since`,
+        from the sessions that were created since then, at the granularity still kept."""
+        _check_policy(policy)
         rules = policy or self._policy or AdvicePolicy()
+        check_app(app)
         apps = self.file.apps() if app is None else [app]
-        return tuple(
-            [each for one in apps for each in advising.advice_for(one, self._totals, rules)]
-        )
+        first, last = _hours(since, None)
+
+        def since_then(app: str, dimension: str) -> list[tuple[str, CellTally]]:
+            groups: dict[str, list[CellTally]] = {}
+            for _, _, value, tally in self.file.ranged(app, dimension, first, last, _GROUPS_MAX):
+                groups.setdefault(value, []).append(tally)
+            return [(value, merged(tallies)) for value, tallies in groups.items()]
+
+        totals = self._totals if since is None else since_then
+        return tuple([each for one in apps for each in advising.advice_for(one, totals, rules)])
 
     def _totals(self, app: str, dimension: str) -> list[tuple[str, CellTally]]:
         return self.file.totals(app, dimension, _GROUPS_MAX)
@@ -574,6 +717,7 @@ class Analytics:
         self, policy: AdvicePolicy | None = None, *, app: str | None = None
     ) -> tuple[Advice, ...]:
         """Carry out the advice that the policy allows, and record it. Return what was done."""
+        _check_policy(policy)
         rules = policy or self._policy or AdvicePolicy()
 
         def low(app: str) -> list[Key]:
@@ -583,7 +727,7 @@ class Analytics:
         done = []
         for each in await self.advice(app, policy=rules):
             try:
-                applied = await advising.apply(self._lp, each, rules, low)
+                applied = await advising.apply(self._lp, each, rules, low, self._totals)
             except LimpetError as error:
                 SESSION.warning("advice not applied: signal=%s code=%s", each.signal, error.code)
                 continue
@@ -599,20 +743,22 @@ class Analytics:
 
     async def failing(self, app: str | None = None, *, limit: int = 100) -> FailingSet:
         """Return the newest sessions that failed, as a set that can be saved and replayed."""
+        _check_count("limit", limit)
+        check_app(app)
         return failing_set(self.file.recent(app, 10 * limit), limit=limit, now_us=self._now_us())
 
     # --- elsewhere -------------------------------------------------------------------------------
 
-    async def export(self, path: str | Path) -> int:
+    async def export(self, path: str | Path, *, app: str | None = None) -> int:
         """Write one row per session to a Parquet file and return their number. Raises
         ExtraMissing."""
         from limpet.analytics.export import write_parquet
 
-        return write_parquet(self.file, Path(path), self._now_us())
+        return write_parquet(self.file, Path(path), self._now_us(), check_app(app))
 
-    async def prometheus(self) -> str:
-        """Return the totals of every app in the text format of Prometheus."""
-        return prometheus_text(self.file)
+    async def prometheus(self, *, app: str | None = None) -> str:
+        """Return the totals of every app, or of one, in the text format of Prometheus."""
+        return prometheus_text(self.file, check_app(app))
 
     def instrument(self, meter_provider: Any = None) -> None:
         """Register the same totals as OpenTelemetry instruments with a provider, by default the
@@ -648,6 +794,26 @@ def _is_low(fold: SessionFold, below: float) -> bool:
     """True if a live session with a turn behind it is predicted to disappoint."""
     known = fold.satisfaction >= 0 and fold.turns > 0
     return known and fold.phase == phases.ACTIVE and fold.satisfaction < below * 1_000_000
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """A name to sort by, with its numbers as numbers."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
+
+
+def _check_count(name: str, value: int) -> None:
+    if type(value) is not int or not 0 < value < 2**31:
+        raise InvalidInput(f"{name} is a number from 1, not {described(value)}.")
+
+
+def _check_share(name: str, value: float) -> None:
+    if type(value) not in (int, float) or not 0 < value < 1:
+        raise InvalidInput(f"{name} lies between 0 and 1, not {described(value)}.")
+
+
+def _check_policy(policy: AdvicePolicy | None) -> None:
+    if policy is not None and not isinstance(policy, AdvicePolicy):
+        raise InvalidInput(f"a policy is a limpet.AdvicePolicy, not {described(policy)}.")
 
 
 def _check_query(dimension: str, window: str | None, limit: int) -> None:

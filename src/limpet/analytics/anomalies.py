@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,14 +20,17 @@ from numpy.typing import NDArray
 
 from limpet.analytics.metrics import MILLION, SessionFold
 from limpet.analytics.statistics import (
-    Baseline,
-    baseline,
+    Baselines,
+    JointBaselines,
+    Vector,
     beyond_chance,
     bound_for,
+    bounds_up_to,
     distance_for,
+    distances,
     family_rate,
-    mahalanobis,
-    shrunk,
+    rolling,
+    rolling_jointly,
 )
 from limpet.model import Key, to_time
 
@@ -35,10 +39,10 @@ WARM_UP: Final = 30  # sessions before the first one is judged
 WINDOW: Final = 200  # sessions that a baseline is made of, at most
 SESSIONS: Final = 1_000  # newest sessions that are looked at
 _SESSIONS_NAMED: Final = 20
-Bound = Callable[[int], float]  # deviations that are allowed after so many sessions
+_BLOCK, _BLOCK_MAX = 16, 256  # sessions that are looked at together
 ALL_METRICS: Final = "all"  # the metric of an alert about all of them together
 
-# How each is read from a fold, if it is a logarithm, and the least spread that counts as one.
+# For each metric: its reader, True for a logarithm, and the least spread that counts as one.
 _METRICS: Final[Mapping[str, tuple[Callable[[SessionFold], float | None], bool, float]]] = {
     "mean_turn_latency": (
         lambda f: f.latency_us / f.turns / MILLION if f.turns else None,
@@ -97,7 +101,7 @@ class Anomalies(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 
@@ -118,25 +122,28 @@ def anomalies_in(
     values = values.reshape(len(folds), len(metrics))
     judged = max(0, len(folds) - warm_up)
     joint = len(metrics) > 1 and warm_up > len(metrics) + 1
-    tests = judged * (len(metrics) + joint)
-    chance = beyond_chance(k, warm_up)
+    single_tests, joint_tests = judged * len(metrics), judged * joint
+    tests = single_tests + joint_tests
+    single = beyond_chance(k, warm_up, robust=robust)
+    together = beyond_chance(k, warm_up)
     if rate is not None and tests:
-        chance = rate / tests
-        k = bound_for(chance, window)
-    bound = (lambda n: k) if rate is None else (lambda n: bound_for(chance, n))
+        single = together = rate / tests
+        k = bound_for(single, window, robust=robust)
     alerts: list[Alert] = []
-    for index, name in enumerate(metrics):
-        off = _one(values[:, index], name, bound, warm_up, window, robust=robust)
-        alerts += _alerts(folds, name, off)
     limit = None
-    if joint and judged:
-        limit = distance_for(chance, len(metrics), window)
-        floors = np.array([_METRICS[name][2] for name in metrics])
-        alerts += _joint_alerts(folds, metrics, values, floors, chance, warm_up, window)
+    if judged:
+        bound = (lambda n: k) if rate is None else partial(bound_for, single, robust=robust)
+        bounds = bounds_up_to(window, warm_up, bound)
+        for index, name in enumerate(metrics):
+            off = _one(values[:, index], name, bounds, warm_up, window, robust=robust)
+            alerts += _alerts(folds, name, off)
+    if joint_tests:
+        limit = distance_for(together, len(metrics), window)
+        bounds = bounds_up_to(window, warm_up, partial(distance_for, together, len(metrics)))
+        alerts += _joint_alerts(folds, metrics, values, bounds, warm_up, window)
     alerts.sort(key=lambda alert: -alert.deviations)
-    return Anomalies(
-        tuple(alerts), len(folds), tests, k, limit, family_rate(chance, tests), warm_up
-    )
+    family = family_rate((single, single_tests), (together, joint_tests))
+    return Anomalies(tuple(alerts), len(folds), tests, k, limit, family, warm_up)
 
 
 def _value(fold: SessionFold, name: str) -> float:
@@ -152,6 +159,10 @@ def _unit(name: str) -> float:
     return 0.001 if name in ("mean_turn_latency", "time_to_first_response", "cost_usd") else 1.0
 
 
+def _words(name: str) -> str:
+    return name.removesuffix("_usd").replace("_", " ")
+
+
 def _shown(name: str, value: float) -> float:
     """A value as people read it."""
     if not _METRICS[name][1]:
@@ -160,82 +171,109 @@ def _shown(name: str, value: float) -> float:
     return plain if plain > unit * 1e-9 else 0.0  # a logarithm does not give zero back
 
 
+class Outlier(NamedTuple):
+    """A value beyond its bound: how far away, and what it was compared with."""
+
+    place: int
+    far: float
+    middle: Vector
+    spread: Vector
+    bound: float
+
+
 def _one(
-    series: NDArray[np.float64], name: str, bound: Bound, warm_up: int, window: int, *, robust: bool
-) -> list[tuple[int, float, Baseline]]:
-    """Return index, deviations and baseline of each value that lies beyond k spreads."""
-    calm: list[float] = []
-    outliers = []
-    for index, value in enumerate(series):
-        if math.isnan(value):
+    series: Vector, name: str, bounds: Vector, warm_up: int, window: int, *, robust: bool
+) -> list[Outlier]:
+    """Return the values that lie beyond their bound, and by how many spreads."""
+    floor = _METRICS[name][2]
+
+    def baselines(before: Vector, block: Vector) -> Baselines:
+        return rolling(before, block, window=window, robust=robust, floor=floor)
+
+    def far(values: Vector, middles: Vector, spreads: Vector) -> Vector:
+        return (values - middles) / spreads
+
+    known = np.flatnonzero(~np.isnan(series))
+    return _outliers(series, known, bounds, warm_up, baselines, far)
+
+
+def _outliers(
+    values: Vector,
+    known: NDArray[np.int64],
+    bounds: Vector,
+    warm_up: int,
+    baselines: Callable[[Vector, Vector], Baselines | JointBaselines],
+    far: Callable[[Vector, Vector, Vector], Vector],
+) -> list[Outlier]:
+    """Judge values in their order, those at `known`. What is off does not join the baseline: up to
+    the first of them a block is judged by baselines that roll, and then by the one that stays."""
+    at, size, off = warm_up, _BLOCK, []
+    calm = values[known[:warm_up]]
+    while at < len(known):
+        block = values[known[at : at + size]]
+        middles, spreads, counts = baselines(calm, block)
+        limits = bounds[counts]
+        beyond = np.abs(far(block, middles, spreads)) > limits
+        steady = int(np.argmax(beyond)) if beyond.any() else len(block)
+        calm = np.concatenate([calm, block[:steady]])[-(len(bounds) - 1) :]
+        at, size = at + steady, min(2 * size, _BLOCK_MAX)
+        if steady == len(block):
             continue
-        if index >= warm_up and len(calm) >= warm_up:
-            before = np.array(calm[-window:])
-            base = baseline(before, robust=robust, floor=_METRICS[name][2])
-            off = (value - base.middle) / base.spread
-            if abs(off) > bound(len(before)):
-                outliers.append((index, float(off), base))
-                continue
-        calm.append(float(value))
-    return outliers
+        middle, spread, limit = middles[steady], spreads[steady], float(limits[steady])
+        for value in far(values[known[at : at + _BLOCK_MAX]], middle, spread):
+            if abs(value) <= limit:
+                break
+            off.append(Outlier(int(known[at]), float(value), middle, spread, limit))
+            at += 1
+        size = _BLOCK
+    return off
 
 
-def _alerts(
-    folds: Sequence[SessionFold], name: str, outliers: list[tuple[int, float, Baseline]]
-) -> list[Alert]:
+def _alerts(folds: Sequence[SessionFold], name: str, outliers: Sequence[Outlier]) -> list[Alert]:
     """Return one alert for what went off upwards, and one for downwards."""
     alerts = []
     for side in (1, -1):
-        off = [each for each in outliers if each[1] * side > 0]
-        if not off:
+        order = sorted(
+            [each for each in outliers if each.far * side > 0], key=lambda each: -abs(each.far)
+        )
+        if not order:
             continue
-        worst = max(off, key=lambda each: abs(each[1]))
-        index, deviations, base = worst
-        expected, value = _shown(name, base.middle), _shown(name, _value(folds[index], name))
-        order = sorted(off, key=lambda each: -abs(each[1]))
+        worst = order[0]
+        expected = _shown(name, float(worst.middle))
+        value = _shown(name, _value(folds[worst.place], name))
         why = (
-            f"{name.replace('_', ' ')} was {value:,.3g} where {expected:,.3g} was expected, "
-            f"{abs(deviations):.1f} deviations {'above' if side > 0 else 'below'}"
+            f"{_words(name)} was {value:,.3g} where {expected:,.3g} was expected, "
+            f"{abs(worst.far):.1f} deviations {'above' if side > 0 else 'below'}"
         )
-        alerts.append(
-            _alert(folds, name, value, expected, deviations, [each[0] for each in order], why)
-        )
+        alerts.append(_alert(folds, name, value, expected, worst.far, order, why))
     return alerts
 
 
 def _joint_alerts(
     folds: Sequence[SessionFold],
     metrics: Sequence[str],
-    values: NDArray[np.float64],
-    floors: NDArray[np.float64],
-    chance: float,
+    values: Vector,
+    bounds: Vector,
     warm_up: int,
     window: int,
 ) -> list[Alert]:
-    calm: list[int] = []
-    outliers: list[tuple[int, float, float, str]] = []
-    for index, value in enumerate(values):
-        if np.isnan(value).any():
-            continue
-        if index >= warm_up and len(calm) >= warm_up:
-            before = values[calm[-window:]]
-            mean, covariance = shrunk(before, floors)
-            far = mahalanobis(value, mean, covariance)
-            limit = distance_for(chance, len(metrics), len(before))
-            if far > limit:
-                apart = np.abs(value - mean) / np.sqrt(np.diag(covariance))
-                outliers.append((index, far, limit, metrics[int(np.argmax(apart))]))
-                continue
-        calm.append(index)
+    floors = np.array([_METRICS[name][2] for name in metrics])
+
+    def baselines(before: Vector, block: Vector) -> JointBaselines:
+        return rolling_jointly(before, block, window=window, floors=floors)
+
+    known = np.flatnonzero(~np.isnan(values).any(axis=1))
+    outliers = _outliers(values, known, bounds, warm_up, baselines, distances)
     if not outliers:
         return []
-    order = sorted(outliers, key=lambda each: -each[1])
-    _, far, limit, name = order[0]
+    order = sorted(outliers, key=lambda each: -each.far)
+    worst = order[0]
+    apart = np.abs(values[worst.place] - worst.middle) / np.sqrt(np.diag(worst.spread))
     why = (
-        f"the metrics together were {far:.1f} away where {limit:.1f} is allowed, most of all "
-        f"{name.replace('_', ' ')}"
+        f"the metrics together were {worst.far:.1f} away where {worst.bound:.1f} is allowed, "
+        f"most of all {_words(metrics[int(np.argmax(apart))])}"
     )
-    return [_alert(folds, ALL_METRICS, far, limit, far, [each[0] for each in order], why)]
+    return [_alert(folds, ALL_METRICS, worst.far, worst.bound, worst.far, order, why)]
 
 
 def _alert(
@@ -244,10 +282,10 @@ def _alert(
     value: float,
     expected: float,
     deviations: float,
-    order: list[int],
+    outliers: Sequence[Outlier],
     why: str,
 ) -> Alert:
-    off = [folds[index] for index in order]
+    off = [folds[each.place] for each in outliers]
     return Alert(
         metric=name,
         value=value,

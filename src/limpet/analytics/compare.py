@@ -174,7 +174,7 @@ def regression_in(
         rate=rate,
         baseline=mean,
         mean=float(np.mean(after[since:])),
-        since=to_time(min([fold.created_us for fold in fallen])),
+        since=to_time(known[baseline + since].created_us),  # others may be old, and seen again
         sessions=tuple([fold.key for fold in fallen[:_SESSIONS_NAMED]]),
     )
 

@@ -76,9 +76,10 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-def write_parquet(file: AnalyticsFile, path: Path, now_us: int) -> int:
-    """Write every session, in row groups; their number. The file appears whole or not at all."""
-    folds, rows = file.folds(), 0
+def write_parquet(file: AnalyticsFile, path: Path, now_us: int, app: str | None = None) -> int:
+    """Write every session, or those of an app, in row groups; their number. The file appears whole
+    or not at all."""
+    folds, rows = (fold for fold in file.folds() if app in (None, fold.app)), 0
     partial = path.with_name(f"{path.name}.partial")
     try:
         with pq.ParquetWriter(partial, _SCHEMA, compression="zstd") as writer:

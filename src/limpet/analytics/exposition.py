@@ -51,15 +51,17 @@ TOOL_MEASURES: Final = (
 )
 
 
-def measured(file: AnalyticsFile) -> Iterator[tuple[Measure, dict[str, str], float]]:
+def measured(
+    file: AnalyticsFile, app: str | None = None
+) -> Iterator[tuple[Measure, dict[str, str], float]]:
     """Yield every instrument with its labels and its value now."""
-    for app in file.apps():
+    for each in file.apps() if app is None else [app]:
         whole = CellTally.empty()
-        for _, tally in file.totals(app, "task_type", _GROUPS):
+        for _, tally in file.totals(each, "task_type", _GROUPS):
             whole.plus(tally)
-        yield from _values(APP_MEASURES, {"app": app}, group_row(whole))
-        for tool, tally in file.totals(app, "tool", _TOOLS):
-            yield from _values(TOOL_MEASURES, {"app": app, "tool": tool}, tool_row(tally))
+        yield from _values(APP_MEASURES, {"app": each}, group_row(whole))
+        for tool, tally in file.totals(each, "tool", _TOOLS):
+            yield from _values(TOOL_MEASURES, {"app": each, "tool": tool}, tool_row(tally))
 
 
 def _values(
@@ -70,10 +72,10 @@ def _values(
             yield measure, labels, float(value)
 
 
-def prometheus_text(file: AnalyticsFile) -> str:
+def prometheus_text(file: AnalyticsFile, app: str | None = None) -> str:
     """Return the text that a Prometheus server scrapes."""
     lines: dict[str, list[str]] = {}
-    for measure, labels, value in measured(file):
+    for measure, labels, value in measured(file, app):
         total = "_total" if measure.kind == "counter" else ""
         name = f"limpet_{measure.name}{total}"
         head = [f"# HELP {name} {measure.help}", f"# TYPE {name} {measure.kind}"]

@@ -56,7 +56,7 @@ CREATE TABLE sessions (
     app   TEXT NOT NULL,
     rated INTEGER, -- when its last feedback came
     ended INTEGER, -- NULL while it is under way
-    seen  INTEGER NOT NULL, -- when its last event was recorded
+    seen  INTEGER NOT NULL, -- when its last event was recorded that is not ours
     fold  BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_name ON sessions (name);
@@ -88,6 +88,16 @@ CREATE TABLE cells (
 CREATE INDEX cells_weight ON cells (app, dimension, weight) WHERE grain = 0;
 """
 
+_APPS: Final = """
+WITH RECURSIVE apps (app) AS (
+    SELECT min(app) FROM cells
+    UNION ALL SELECT (SELECT min(app) FROM cells WHERE app > apps.app) FROM apps
+    WHERE apps.app IS NOT NULL
+)
+SELECT app FROM apps WHERE app IS NOT NULL
+"""
+_LISTED: Final = "(SELECT value FROM json_each(?1))"  # of the texts that `_listed` binds
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SessionFold)
 Cell = tuple[str, str, int, int, str]  # app, dimension, grain, start, value
@@ -101,7 +111,7 @@ class AnalyticsFile:
     """An open file."""
 
     def __init__(self, path: Path | None) -> None:
-        """None: in memory. Raises StoreForeign, StoreNewer, StoreUnopened."""
+        """Open the file, or memory for None. Raises StoreForeign, StoreNewer, StoreUnopened."""
         self.where = ":memory:" if path is None else str(path)
         try:
             self._conn = apsw.Connection(self.where)
@@ -231,31 +241,32 @@ class AnalyticsFile:
 
     def totals(self, app: str | None, dimension: str, limit: int) -> list[tuple[str, CellTally]]:
         """Return the largest groups over all time."""
-        where = ("" if app is None else "app = ? AND ") + "dimension = ? AND grain = 0"
-        given = (dimension,) if app is None else (app, dimension)
-        if app is None:
-            sql = f"""SELECT value FROM cells WHERE {where}
-                GROUP BY value ORDER BY sum(weight) DESC, value LIMIT ?"""  # nosec B608  # fixed text
-            values = [value for (value,) in self._conn.execute(sql, (*given, limit))]
-            rows = self._conn.execute(f"SELECT value, tally FROM cells WHERE {where}", given)  # nosec B608  # fixed text
-            whole = {value: CellTally.empty() for value in values}
-            for value, raw in rows:
-                if value in whole:
-                    whole[value].plus(unpack(raw))
-            return list(whole.items())
-        sql = f"""SELECT value, tally FROM cells WHERE {where}
-            ORDER BY weight DESC LIMIT ?"""  # nosec B608  # fixed text
-        return [(value, unpack(raw)) for value, raw in self._conn.execute(sql, (*given, limit))]
+        apps = self.apps() if app is None else [app]
+        if len(apps) == 1:
+            sql = """SELECT value, tally FROM cells WHERE app = ? AND dimension = ? AND grain = 0
+                ORDER BY weight DESC LIMIT ?"""
+            rows = self._conn.execute(sql, (apps[0], dimension, limit))
+            return [(value, unpack(raw)) for value, raw in rows]
+        where = f"app IN {_LISTED} AND dimension = ?2 AND grain = 0"
+        sql = f"""SELECT value FROM cells WHERE {where}
+            GROUP BY value ORDER BY sum(weight) DESC, value LIMIT ?3"""  # nosec B608  # fixed text
+        values = [value for (value,) in self._conn.execute(sql, (_listed(apps), dimension, limit))]
+        sql = f"SELECT value, tally FROM cells WHERE {where}"  # nosec B608  # fixed text
+        whole = {value: CellTally.empty() for value in values}
+        for value, raw in self._conn.execute(sql, (_listed(apps), dimension)):
+            if value in whole:
+                whole[value].plus(unpack(raw))
+        return list(whole.items())
 
     def ranged(
         self, app: str | None, dimension: str, since: int, until: int, limit: int
     ) -> list[tuple[int, int, str, CellTally]]:
         """Return grain, start, group and tally of the windows that begin in [since, until), of the
         largest groups there."""
-        named = "" if app is None else "app = ?4 AND "
-        # Each grain by itself: then the index leads to the first window of the range.
-        where = f"{named}dimension = ?1 AND grain IN (1, 2, 3) AND start >= ?2 AND start < ?3"
-        given = (dimension, since, until) + (() if app is None else (app,))
+        # Each app and each grain by itself: then the index leads to the first window of the range.
+        where = f"""app IN {_LISTED} AND dimension = ?2 AND grain IN (1, 2, 3)
+            AND start >= ?3 AND start < ?4"""
+        given = (_listed(self.apps() if app is None else [app]), dimension, since, until)
         sql = f"""SELECT value FROM cells WHERE {where}
             GROUP BY value ORDER BY sum(weight) DESC, value LIMIT {int(limit)}"""  # nosec B608  # fixed text
         sql = f"""SELECT grain, start, value, tally FROM cells
@@ -263,8 +274,16 @@ class AnalyticsFile:
         rows = self._conn.execute(sql, given)
         return [(grain, start, value, unpack(raw)) for grain, start, value, raw in rows]
 
+    def first_windows(self, app: str | None, dimension: str) -> list[tuple[str, int]]:
+        """Return each group, and the start of its first window."""
+        sql = f"""SELECT value, min(start) FROM cells
+            WHERE app IN {_LISTED} AND dimension = ?2 AND grain IN (1, 2, 3) GROUP BY value"""  # nosec B608  # fixed text
+        given = (_listed(self.apps() if app is None else [app]), dimension)
+        return list(self._conn.execute(sql, given))
+
     def apps(self) -> list[str]:
-        return [app for (app,) in self._conn.execute("SELECT DISTINCT app FROM cells ORDER BY app")]
+        """Return the apps in order. Each is found from the one before: there may be many cells."""
+        return [app for (app,) in self._conn.execute(_APPS)]
 
     def counts(self) -> tuple[int, int]:
         """Return how many sessions and cells there are."""
@@ -338,7 +357,7 @@ class FileCommit:
                 fold.app,
                 fold.rated_us or None,
                 fold.ended_us or None,
-                fold.updated_us,
+                fold.seen_us or fold.updated_us,
                 _encoder.encode(fold),
             )
             for fold in folds
@@ -418,6 +437,11 @@ class FileCommit:
         return tally
 
 
+def _listed(texts: Iterable[str]) -> str:
+    """Return texts as one parameter, for `_LISTED`."""
+    return msgspec.json.encode(list(texts)).decode()
+
+
 def packed(uid: str) -> bytes:
     """Return a uid as it is stored: most are UUIDs, and take 16 bytes."""
     if len(uid) == 36:
@@ -437,9 +461,11 @@ def hashed(key: Key) -> int:
 
 
 def path_of(url: str) -> Path | None:
-    """Return the file that a URL names; None: memory. Raises InvalidURL."""
+    """Return the file that a URL names, or None for memory. Raises InvalidURL."""
     if url == "memory://":
         return None
     if not isinstance(url, str) or not url.startswith("sqlite:"):
-        raise InvalidURL(url, "analytics are kept in a SQLite file", "Use sqlite:///analytics.db")
+        raise InvalidURL(
+            str(url), "analytics are kept in a SQLite file", "Use sqlite:///analytics.db"
+        )
     return sqlite_path(url)

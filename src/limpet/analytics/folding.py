@@ -14,8 +14,10 @@ read again from the file before it counts.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +61,7 @@ _FOLDS_MAX: Final = 50_000  # in memory
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 _YIELD_EVERY: Final = 500  # events after which other tasks may run
 FEEDS: Final = ("position", "checkpoints")  # names in `meta`: of sessions, and of checkpoint logs
+PREDICTING: Final = "predicting"  # in `meta`: the uid up to which sessions have a new prediction
 Predict = Callable[[SessionFold, int], int]  # millionths
 
 
@@ -140,7 +143,9 @@ class FeedFold:
         if fold is None:
             return False
         if event.seq <= fold.seq:
-            return True  # it comes again
+            # It comes again; or a deleted session's key is in use again, and the feed has lost its
+            # first events: within one log no event is younger than a later one.
+            return event.at_us <= fold.updated_us
         if event.seq != fold.seq + 1:
             return False
         self._fold(fold, event)
@@ -190,7 +195,10 @@ class FeedFold:
     async def _catch_up(self, key: Key) -> SessionFold | None:
         """Fold what the log has beyond the fold; all of it, if nothing was folded yet."""
         fold = self._folds.get(key) or self._newest(key)
-        after = 0 if fold is None else fold.seq
+        try:
+            after = fold.seq if fold is not None and await is_in_log(self._store, fold) else 0
+        except _GONE:
+            return fold
         while True:
             try:
                 events = await self._store.read(
@@ -250,7 +258,9 @@ class FeedFold:
         changed = list(batch.folds.values())
         if self.predict is not None:
             for fold in changed:
-                fold.satisfaction, fold.model = self.predict(fold, now_us), self.model
+                # As of its newest event: what is stored follows from the log and the model alone.
+                fold.satisfaction = self.predict(fold, fold.updated_us)
+                fold.model = self.model
         with self._file.commit() as c:
             for name, value in meta.items():
                 c.set_meta(name, value)
@@ -284,26 +294,26 @@ class FeedFold:
         self._batch = Batch()
         self._folds.clear()
 
-    async def predict_all(self) -> None:
-        """Write the satisfaction that the model predicts for every session, page by page."""
-        after: bytes | None = b""
-        while after is not None:
+    async def predict_all(self, until: float = inf) -> bool:
+        """Write the satisfaction that the model predicts for every session, page by page, until
+        this monotonic time. Stopped anywhere, it goes on where it was when it is called again.
+        Return True if none are left."""
+        while self._file.meta(PREDICTING) is not None:
+            if time.monotonic() >= until:
+                return False
             async with self._turn:
-                after = self._predict_page(after)
+                self._predict_page(self._file.meta(PREDICTING))
             await asyncio.sleep(0)
+        return True
 
-    def _predict_page(self, after: bytes) -> bytes | None:
-        """Where the next page begins; None after the last."""
+    def _predict_page(self, after: bytes) -> None:
         self._file.changed_elsewhere()
         self._reset()
         folds = list(self._file.folds(after=after, limit=_READ))
         for fold in folds:
             self._touch(fold)
-        try:
-            self._commit({})
-        except FoldedElsewhere:
-            return after
-        return packed(folds[-1].uid) if folds else None
+        with suppress(FoldedElsewhere):
+            self._commit({PREDICTING: packed(folds[-1].uid) if folds else None})
 
     # --- what is gone ----------------------------------------------------------------------------
 
@@ -311,22 +321,27 @@ class FeedFold:
         """Remove the sessions that were erased since the last time; their number.
 
         Deleted sessions stay: what was measured of them is no secret. Looks at every session, and
-        only if the store says that one has ended.
+        only if the store says that one has ended; folding goes on meanwhile.
         """
+        gone = await self._erased()
+        if gone is None:
+            return 0
         async with self._turn:
-            return await self._honour_endings()
+            return self._remove_at(*gone)
 
-    async def _honour_endings(self) -> int:
+    async def _erased(self) -> tuple[list[bytes], str] | None:
+        """The sessions that are no longer in the store, as of which of its marks; None if none has
+        ended since the last time."""
         position = self._file.meta("position") or await self._feed.position()
         ended = (await self._feed.touched(position)).ended
         if ended == self._file.meta("ended"):
-            return 0
+            return None
         known = self._file.names()  # first: what begins meanwhile is not looked for
-        heads, tombs = await self._living(), await self._tombs()
-        uids = {packed(uid) for uid, _ in heads}
-        names = {hashed(key) for _, key in heads} | {hashed(key) for key in tombs}
-        gone = [uid for uid, name in known if uid not in uids and name not in names]
-        return self._remove(lambda: self._file.folds_at(gone), {"ended": ended})
+        uids, names = await self._there()
+        return [uid for uid, name in known if uid not in uids and name not in names], ended
+
+    def _remove_at(self, uids: list[bytes], ended: str) -> int:
+        return self._remove(lambda: self._file.folds_at(uids), {"ended": ended})
 
     async def forget(self, app: str, user: str) -> int:
         """Remove the sessions of a user; their number."""
@@ -357,17 +372,17 @@ class FeedFold:
                 self._file.shred()
             return len(folds)
 
-    async def _living(self) -> set[tuple[str, Key]]:
-        """The uids and keys of all sessions, also of those in the archive."""
-        sessions: set[tuple[str, Key]] = set()
+    async def _there(self) -> tuple[set[bytes], set[int]]:
+        """The uids of all sessions, also of those in the archive, and the hashes of their keys and
+        of those of deleted sessions. As they are stored: there may be millions."""
+        uids, names = set(), set()
         async for head in self._heads(Query(order="created", reverse=False)):
             place = archive_place(head.facts)
-            uid = head.uid if place is None else str(place["uid"])
-            sessions.add((uid, head.key))
-        return sessions
-
-    async def _tombs(self) -> set[Key]:
-        return {head.key async for head in self._heads(Query(deleted=True))}
+            uids.add(packed(head.uid if place is None else str(place["uid"])))
+            names.add(hashed(head.key))
+        async for head in self._heads(Query(deleted=True)):
+            names.add(hashed(head.key))
+        return uids, names
 
     async def _heads(self, query: Query) -> Any:
         cursor: str | None = None
@@ -413,7 +428,8 @@ class FeedFold:
             if archive_place(head.facts) is None:
                 await self._compare(head)
         self._file.set_meta("ended", None)
-        await self._honour_endings()
+        if (gone := await self._erased()) is not None:
+            self._remove_at(*gone)
 
     async def _compare(self, head: Head) -> None:
         fold = self._file.fold(head.uid)
@@ -431,10 +447,14 @@ class FeedFold:
     async def _agrees(self, head: Head, fold: SessionFold) -> bool:
         if head.version <= fold.seq:
             return head.version == fold.seq and head.link[:8] == fold.link
-        events = await self._store.read(
-            head.key, after=fold.seq - 1, limit=1, reverse=False, types=None
-        )
-        return bool(events) and (events[0].removed or events[0].link[:8] == fold.link)
+        return await is_in_log(self._store, fold)
+
+
+async def is_in_log(store: Store, fold: SessionFold) -> bool:
+    """True if the last event that was folded is in the log of its key: it is the same session, and
+    the store was not put back to an earlier time."""
+    events = await store.read(fold.key, after=fold.seq - 1, limit=1, reverse=False, types=None)
+    return bool(events) and (events[0].removed or events[0].link[:8] == fold.link)
 
 
 def _place(fold: SessionFold) -> tuple[str, str, str, str]:

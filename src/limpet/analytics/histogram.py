@@ -10,7 +10,9 @@ own.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -84,16 +86,9 @@ def quantile(histogram: Mapping[int, int], q: float) -> float | None:
 
 
 def quantiles(histogram: Mapping[int, int], qs: Iterable[float]) -> tuple[float | None, ...]:
-    """Return several quantiles in one pass; `qs` ascend."""
-    count = sum(histogram.values())
-    if not count:
-        return tuple([None for _ in qs])
+    """Return several quantiles in one pass."""
     bins = sorted(histogram)
-    below, at, values = 0, 0, []
-    for q in qs:
-        rank = rank_of(q, count)
-        while below + histogram[bins[at]] < rank:
-            below += histogram[bins[at]]
-            at += 1
-        values.append(value_of(bins[at]))
-    return tuple(values)
+    counts = list(accumulate(map(histogram.__getitem__, bins)))
+    if not counts or not counts[-1]:
+        return tuple([None for _ in qs])
+    return tuple([value_of(bins[bisect_left(counts, rank_of(q, counts[-1]))]) for q in qs])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -29,9 +30,13 @@ TASK_TYPE: Final = "task_type"  # the label
 # Inputs that ask for no answer.
 _NOT_REQUESTS: Final = frozenset((FEEDBACK, outcomes.DEFINED, runs.INTERRUPT, *requests.ANSWERS))
 _RUNTIME_QUESTIONS: Final = frozenset(("unknown_effect", "effect", "mismatch"))
+# Judgements about a session: they do not make it newer than others.
+_OURS: Final = frozenset((SCORED, INTERVENTION))
 _GOES_ON: Final = frozenset(("requires_action", "rescheduling", "retries_exhausted"))
 _WAITING_MAX: Final = 1_000  # of requests that are remembered until a turn answers them
-_OPEN_MAX: Final = 1_000  # calls without a result
+_OPEN_MAX: Final = 1_000  # calls without a result: then the oldest is given up
+_REQUESTS_MAX: Final = 10_000  # calls whose ids are remembered, so that each counts once
+_MARK_BYTES: Final = 6  # of the hash of a request id
 _BUSY_SECONDS_MAX: Final = 3_600  # that one wake counts as running: its worker may have died
 _NOTHING: Final[Mapping[str, Any]] = {}
 _WAKE_KIND: Final = "wake"
@@ -119,7 +124,7 @@ class SessionFold(msgspec.Struct, array_like=True):
     hours: dict[int, HourTally] = {}
     scores: dict[str, list[int]] = {}  # by name: how many, and their sum in millionths
     asked_seq: int = 0  # of the last request: where a replay begins
-    # What is under way; empty once a turn is over.
+    # The turn under way; empty once it is over.
     waiting: list[tuple[int, int]] = []  # requests that no turn has answered: seq and time
     turn: str = ""
     request_us: int = 0
@@ -129,6 +134,8 @@ class SessionFold(msgspec.Struct, array_like=True):
     spans: list[str] = []  # of models that run
     calls: dict[str, tuple[str, int]] = {}  # tool calls without a result: name and start
     charges: dict[str, str] = {}  # tool by span, until its cost is settled
+    requests: bytes = b""  # hashes of the ids of all calls, one behind the other
+    seen_us: int = 0  # of its last event that is not ours
 
     @property
     def key(self) -> Key:
@@ -229,6 +236,8 @@ def fold_checkpoint(fold: SessionFold, size: Any) -> None:
 
 def _advance(fold: SessionFold, event: Event) -> None:
     fold.seq, fold.updated_us, fold.link = event.seq, event.at_us, event.link[:8]
+    if event.type not in _OURS:
+        fold.seen_us = event.at_us
 
 
 def _wait(fold: SessionFold, event: Event) -> None:
@@ -290,10 +299,12 @@ def _agent_message(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> 
             spent = round(cost * MILLION)
             fold.cost += spent
             hour.cost += spent
-        if usage and not ("call" in data and event.wake_id is not None):
-            fold.generations += 1  # else its span was counted
+        is_of_span = bool(fold.spans) or ("call" in data and event.wake_id is not None)
+        if usage and not is_of_span:
+            fold.generations += 1
             hour.attempts += 1
-    if event.wake_id is None and fold.waiting:
+    only_counts = bool(usage) and data.get("text") == "" and not data.get("content")
+    if event.wake_id is None and fold.waiting and not only_counts:
         _end_turn(fold, fold.waiting[0][1], at_us)
         fold.waiting = []
 
@@ -302,14 +313,29 @@ def _tool_use(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
     id, name = data.get("request_id"), data.get("name")
     if data.get("awaits") in _RUNTIME_QUESTIONS or type(id) is not str or type(name) is not str:
         return
-    if id in fold.calls or len(fold.calls) >= _OPEN_MAX:  # asked about again: one invocation
+    if id in fold.calls:  # asked about again: one invocation
         return
     if "awaits" in data and any([identity(call, "client") == id for call in fold.calls]):
         return  # a person allowed the call, and now its client is asked to make it
+    if not _remember(fold, id):
+        return
+    if len(fold.calls) >= _OPEN_MAX:
+        del fold.calls[next(iter(fold.calls))]
     fold.calls[id] = (name, event.at_us)
     fold.tool_invocations += 1
     fold.tool(name).count += 1
     fold.hour(event.at_us).attempts += 1
+
+
+def _remember(fold: SessionFold, id: str) -> bool:
+    """Note the id of a call. False if there was a call with this id before."""
+    mark = blake2b(id.encode("utf-8", "surrogatepass"), digest_size=_MARK_BYTES).digest()
+    at = fold.requests.find(mark)
+    while at > 0 and at % _MARK_BYTES:  # it lies across two of them
+        at = fold.requests.find(mark, at + 1)
+    if at < 0 and len(fold.requests) < _REQUESTS_MAX * _MARK_BYTES:
+        fold.requests += mark
+    return at < 0
 
 
 def _tool_result(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
@@ -439,7 +465,7 @@ def _close_wake(fold: SessionFold, at_us: int) -> None:
 
 
 def _busy(fold: SessionFold, from_us: int, to_us: int) -> None:
-    """It was at work from the second of one time to that of the other, in each hour of them."""
+    """Count the seconds between two times as busy, in each hour of them."""
     first = from_us // MILLION
     end = min(to_us // MILLION, first + _BUSY_SECONDS_MAX - 1) + 1
     while first < end:
@@ -571,7 +597,7 @@ class ResourceMetrics(msgspec.Struct, frozen=True):
 
 
 class QualityMetrics(msgspec.Struct, frozen=True):
-    """Rates from 0 to 1. None: there was nothing to judge."""
+    """Rates from 0 to 1; None if there was nothing to judge."""
 
     task_completion: float
     error_rate: float
@@ -624,7 +650,7 @@ class SessionAnalytics(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 

@@ -23,7 +23,7 @@ WINDOWS: Final = 48  # hours that it shows
 GROUPS: Final = 10  # rows of each table
 _NAMED: Final = 3  # sessions beside a note
 _WIDTH, _HEIGHT = 560, 120
-# What the tables show, by dimension: the column and its heading.
+# The columns of the tables, by dimension: each with its heading.
 COLUMNS: Final = {
     "task_type": (
         ("task_type", "task type"),
@@ -69,7 +69,7 @@ TITLES: Final = {
     "tool": "Tools",
     "user": "Users",
 }
-# What is plotted: the column, its title, and the unit of its values.
+# The plots: the column, its title, and the unit of its values.
 SERIES: Final = (
     ("turns", "turns", ""),
     ("peak_concurrency", "peak concurrency", ""),
@@ -131,7 +131,7 @@ class FleetReport(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         return {
             "app": self.app,
             "at": self.at.isoformat(),

@@ -73,7 +73,7 @@ _FINEST: Final[Mapping[str, int]] = {"user": DAY}
 
 
 class CellKey(NamedTuple):
-    """Where a tally belongs, before it is known how old its hour is."""
+    """The cell of a tally, before it is known how old its hour is."""
 
     app: str
     dimension: str
@@ -339,7 +339,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         return {
             "dimension": self.dimension,
             "columns": list(self.columns),

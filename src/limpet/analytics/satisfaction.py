@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +40,7 @@ _FLOOR: Final = 10  # fewer sessions than this never make a model, whatever is a
 
 
 class HeldOut(msgspec.Struct, frozen=True):
-    """How well sessions were predicted that the model had not seen."""
+    """The quality of predictions for sessions that the model had not seen."""
 
     sessions: int
     log_loss: float
@@ -76,7 +76,7 @@ class SatisfactionModel(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 
@@ -112,28 +112,42 @@ def fit(features: Vector, ratings: Vector, *, ridge: float = RIDGE) -> tuple[Vec
     return w[:m], float(w[m])
 
 
+class Sample(NamedTuple):
+    """The evidence of one rated session for a model."""
+
+    uid: str
+    features: tuple[float, ...]
+    rating: float
+    rated_us: int
+
+
+def sample_of(fold: SessionFold, now_us: int) -> Sample:
+    """Return what there is to learn from a session with a rating."""
+    return Sample(fold.uid, features_of(fold, now_us), fold.rating / MILLION, fold.rated_us)
+
+
 def train(
-    folds: Sequence[SessionFold], *, minimum: int, now_us: int, version: int, ridge: float = RIDGE
+    samples: Sequence[Sample], *, minimum: int, now_us: int, version: int, ridge: float = RIDGE
 ) -> SatisfactionModel:
-    """Return a model of the rated sessions. Raises TooLittleFeedback."""
-    folds = sorted([fold for fold in folds if fold.rating >= 0], key=lambda fold: fold.uid)
-    if len(folds) < max(minimum, _FLOOR):
-        raise TooLittleFeedback(len(folds), max(minimum, _FLOOR))
-    x = np.array([features_of(fold, now_us) for fold in folds])
-    y = np.array([fold.rating / MILLION for fold in folds])
-    held = np.zeros(len(folds))
+    """Return a model of rated sessions. Raises TooLittleFeedback."""
+    if len(samples) < max(minimum, _FLOOR):
+        raise TooLittleFeedback(len(samples), max(minimum, _FLOOR))
+    samples = sorted(samples)
+    x = np.array([sample.features for sample in samples])
+    y = np.array([sample.rating for sample in samples])
+    held = np.zeros(len(samples))
     for part in range(_FOLDS):
-        out = np.arange(len(folds)) % _FOLDS == part
+        out = np.arange(len(samples)) % _FOLDS == part
         w, b = fit(x[~out], y[~out], ridge=ridge)
         held[out] = x[out] @ w + b
     slope, offset = _calibration(held, y)
     w, b = fit(x, y, ridge=ridge)
-    rated = [fold.rated_us for fold in folds]
+    rated = [sample.rated_us for sample in samples]
     return SatisfactionModel(
         version=version,
         weights=tuple([float(each) for each in slope * w]),
         bias=slope * b + offset,
-        sessions=len(folds),
+        sessions=len(samples),
         since=to_time(min(rated)),
         until=to_time(max(rated)),
         trained_at=to_time(now_us),

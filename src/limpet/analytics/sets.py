@@ -50,12 +50,14 @@ class FailingSet(msgspec.Struct, frozen=True):
         """Read a set that was saved. Raises InvalidInput."""
         try:
             return msgspec.json.decode(Path(path).read_bytes(), type=cls)
+        except OSError as error:
+            raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
         except msgspec.MsgspecError as error:
             raise InvalidInput(f"{path} is not a set of sessions: {error}.") from error
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Return its JSON form."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 

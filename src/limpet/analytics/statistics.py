@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
 _TINY: Final = 1e-300
 _STEPS_MAX: Final = 300
 
@@ -67,7 +68,7 @@ def solve(tail: Callable[[float], float], chance: float) -> float:
     low, high = 0.0, 1.0
     while tail(high) > chance and high < 1e12:
         high *= 2
-    for _ in range(100):
+    while high - low > 1e-12 * max(high, 1.0):
         middle = (low + high) / 2
         low, high = (middle, high) if tail(middle) > chance else (low, middle)
     return high
@@ -76,50 +77,117 @@ def solve(tail: Callable[[float], float], chance: float) -> float:
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-class Baseline(NamedTuple):
-    """The middle and the spread of what came before."""
+class Baselines(NamedTuple):
+    """The middle and the spread that each of several values is compared with, and of how many
+    values before it they are."""
 
-    middle: float
-    spread: float
+    middles: Vector
+    spreads: Vector
+    counts: Counts
 
 
-def baseline(values: Vector, *, robust: bool, floor: float) -> Baseline:
-    """Return mean and standard deviation; if `robust`, the median and 1.4826 times the median of
-    absolute deviations, which outliers do not move. A spread is never below the floor."""
+def rolling(before: Vector, block: Vector, *, window: int, robust: bool, floor: float) -> Baselines:
+    """Return the baselines of a block: of each value, that of the `window` values before it.
+
+    Mean and standard deviation; if `robust`, the median and 1.4826 times the median of absolute
+    deviations, which outliers do not move. A spread is never below the floor.
+    """
+    values, ends = np.concatenate([before, block[:-1]]), len(before) + np.arange(len(block))
+    starts = np.maximum(0, ends - window)
+    counts = ends - starts
     if robust:
-        middle = float(np.median(values))
-        spread = 1.4826 * float(np.median(np.abs(values - middle)))
+        parts = [values[start:end] for start, end in zip(starts, ends, strict=True)]
+        middles, spreads = _medians(parts)
     else:
-        middle, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    return Baseline(middle, max(spread, floor))
+        center = values.mean()  # near all of them, so that little is lost below
+        sums, squares = (_sums((values - center) ** power) for power in (1, 2))
+        mean = (sums[ends] - sums[starts]) / counts
+        spread = np.maximum(0.0, squares[ends] - squares[starts] - counts * mean**2)
+        middles, spreads = center + mean, np.sqrt(spread / (counts - 1))
+    return Baselines(middles, np.maximum(spreads, floor), counts)
 
 
-def beyond_chance(k: float, n: int) -> float:
-    """Return the chance that a normal value lies beyond k deviations of n values before it."""
+def _sums(values: Vector) -> Vector:
+    """Return the sum of the first n values, for each n from 0."""
+    return np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
+
+
+def _medians(parts: list[Vector]) -> tuple[Vector, Vector]:
+    middles, spreads = np.empty(len(parts)), np.empty(len(parts))
+    lengths = np.array([len(part) for part in parts])
+    for length in np.unique(lengths):
+        alike = np.flatnonzero(lengths == length)
+        rows = np.stack([parts[index] for index in alike])
+        middles[alike] = np.median(rows, axis=1)
+        off = np.abs(rows - middles[alike][:, None])
+        spreads[alike] = 1.4826 * np.median(off, axis=1)
+    return middles, spreads
+
+
+def beyond_chance(k: float, n: int, *, robust: bool = False) -> float:
+    """Return the chance that a normal value lies beyond k spreads of n values before it. A median
+    of deviations knows the spread about as well as a standard deviation of 0.37 n values."""
+    if robust:
+        return t_tail(k / math.sqrt(1 + math.pi / (2 * n)), 0.3675 * (n - 1))
     return t_tail(k / math.sqrt(1 + 1 / n), n - 1)
 
 
 @lru_cache(maxsize=4_096)
-def bound_for(chance: float, n: int) -> float:
-    """Return k so that a normal value lies beyond k deviations with this chance."""
-    return solve(lambda k: beyond_chance(k, n), chance)
+def bound_for(chance: float, n: int, *, robust: bool = False) -> float:
+    """Return k so that a normal value lies beyond k spreads with this chance."""
+    return solve(lambda k: beyond_chance(k, n, robust=robust), chance)
 
 
-def shrunk(values: Vector, floors: Vector) -> tuple[Vector, Vector]:
-    """Return mean and covariance, shrunk towards its diagonal by m / (m + n), so that it can be
-    inverted also with few values."""
-    n, m = values.shape
-    covariance = np.atleast_2d(np.cov(values, rowvar=False))
-    own = np.diag(covariance)
+def bounds_up_to(window: int, warm_up: int, bound: Callable[[int], float]) -> Vector:
+    """Return the bound after each number of values up to `window`. Bounds fall slowly: one is
+    found for every tenth more values, and holds until the next, a little too wide."""
+    bounds = np.full(window + 1, math.inf)
+    count = warm_up
+    while count < window:
+        bounds[count:] = bound(count)
+        count = max(count + 1, count * 11 // 10)
+    bounds[window] = bound(window)
+    return bounds
+
+
+class JointBaselines(NamedTuple):
+    """A baseline of vectors: mean and covariance."""
+
+    middles: Vector
+    spreads: Vector
+    counts: Counts
+
+
+def rolling_jointly(
+    before: Vector, block: Vector, *, window: int, floors: Vector
+) -> JointBaselines:
+    """Return means and covariances of the `window` vectors before each of a block, the covariances
+    shrunk towards their diagonal by m / (m + n), so that they can be inverted also with few
+    vectors."""
+    values, ends = np.concatenate([before, block[:-1]]), len(before) + np.arange(len(block))
+    starts = np.maximum(0, ends - window)
+    counts, m = ends - starts, values.shape[1]
+    center = values.mean(axis=0)
+    off = values - center
+    sums, products = _sums(off), _sums(off[:, :, None] * off[:, None, :])
+    n = counts[:, None]
+    means = (sums[ends] - sums[starts]) / n
+    whole = products[ends] - products[starts] - n[:, :, None] * means[:, :, None] * means[:, None]
+    covariances = whole / (n[:, :, None] - 1)
+    own = np.maximum(0.0, np.diagonal(covariances, axis1=1, axis2=2))
     weight = m / (m + n)
-    least = np.maximum(floors**2 - own, 0.0)
-    return values.mean(axis=0), (1 - weight) * covariance + np.diag(weight * own + least)
+    covariances *= 1 - weight[:, :, None]
+    diagonal = np.arange(m)
+    covariances[:, diagonal, diagonal] = own + np.maximum(floors**2 - own, 0.0)
+    return JointBaselines(center + means, covariances, counts)
 
 
-def mahalanobis(value: Vector, mean: Vector, covariance: Vector) -> float:
-    """Return the distance of a vector from the mean, in deviations."""
-    off = value - mean
-    return math.sqrt(max(0.0, float(off @ np.linalg.solve(covariance, off))))
+def distances(values: Vector, means: Vector, covariances: Vector) -> Vector:
+    """Return the Mahalanobis distance of each vector from its mean, in deviations."""
+    off = values - means
+    solved = np.linalg.solve(covariances, off[..., None])[..., 0]
+    far: Vector = np.sqrt(np.maximum(0.0, np.sum(off * solved, axis=-1)))
+    return far
 
 
 @lru_cache(maxsize=4_096)
@@ -129,9 +197,10 @@ def distance_for(chance: float, m: int, n: int) -> float:
     return math.sqrt(scale * solve(lambda f: f_tail(f, m, n - m), chance))
 
 
-def family_rate(chance: float, tests: int) -> float:
-    """Return the chance of one false alarm or more in so many tests."""
-    return -math.expm1(tests * math.log1p(-min(chance, 1 - 1e-12)))
+def family_rate(*families: tuple[float, int]) -> float:
+    """Return the chance of one false alarm or more in families of (chance, number) tests."""
+    calm = [tests * math.log1p(-min(chance, 1 - 1e-12)) for chance, tests in families]
+    return 0.0 - math.expm1(sum(calm))
 
 
 # --- intervals ------------------------------------------------------------------------------------

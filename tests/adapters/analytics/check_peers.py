@@ -66,7 +66,9 @@ async def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
             await s.append("agent.message", said, actor="agent:a")
         await an.run(once=True)
         path = tmp_path / "sessions.parquet"
-        assert await an.export(path) == 5
+        assert await an.export(path, app="sales") == 0
+        assert polars.read_parquet(path).is_empty()
+        assert await an.export(path, app="support") == 5
     columns = "count(*), sum(tokens_input), sum(cost_usd), epoch(min(created_at))"
     query = f"SELECT {columns} FROM '{path}'"
     count, tokens, cost, created = duckdb.sql(query).fetchall()[0]

@@ -11,7 +11,7 @@ from limpet.analytics.anomalies import METRICS, anomalies_in
 from limpet.analytics.compare import regression_in, sessions_in_test
 from limpet.analytics.histogram import histogram_of, value_of
 from limpet.analytics.metrics import MILLION, SessionFold
-from limpet.analytics.satisfaction import fit, train
+from limpet.analytics.satisfaction import Sample, fit, sample_of, train
 from limpet.analytics.statistics import (
     beyond_chance,
     bound_for,
@@ -19,6 +19,8 @@ from limpet.analytics.statistics import (
     f_tail,
     moments,
     newcombe,
+    rolling,
+    rolling_jointly,
     t_tail,
     welch,
 )
@@ -56,11 +58,12 @@ def test_the_tails_are_those_of_the_tables() -> None:
     assert distance_for(0.0027, 3, 10_000) == pytest.approx(math.sqrt(14.16), abs=0.03)
 
 
-def test_the_stated_rate_of_false_alarms_holds() -> None:
+@pytest.mark.parametrize("robust", [False, True])
+def test_the_stated_rate_of_false_alarms_holds(robust: bool) -> None:
     """Over many fleets in which every session is alike, at most about as many families of tests
     raise an alert as was asked for."""
     alarms = sum(
-        len(anomalies_in(sessions(seed), rate=0.05, metrics=METRICS[:-1])) > 0
+        len(anomalies_in(sessions(seed), rate=0.05, metrics=METRICS[:-1], robust=robust)) > 0
         for seed in range(SEEDS)
     )
     # One more than twice the binomial deviation above 5 %.
@@ -89,7 +92,7 @@ def test_planted_anomalies_are_found(metric: str, plant: object, robust: bool) -
             found += 1
             assert alerts[0].since.timestamp() <= 100 * 60
             assert alerts[0].deviations > 3
-            assert metric.replace("_", " ") in alerts[0].why
+            assert metric.removesuffix("_usd").replace("_", " ") in alerts[0].why
     assert found >= 0.95 * SEEDS
 
 
@@ -108,6 +111,53 @@ def test_what_is_odd_only_together_is_found_together() -> None:
         joint = [a for a in alerts if a.metric == "all" and odd.key in a.sessions]
         found += bool(joint)
     assert found >= 0.9 * SEEDS
+
+
+@pytest.mark.parametrize("n", [30, 200])
+def test_a_median_of_deviations_has_bounds_of_its_own(n: int) -> None:
+    """It knows the spread less well than a standard deviation: values lie beyond its bound as
+    seldom as was asked for, and would lie beyond that of a standard deviation more often."""
+    chance = np.random.default_rng(n)
+    before, values = chance.standard_normal((100_000, n)), chance.standard_normal(100_000)
+    middles = np.median(before, axis=1)
+    spreads = 1.4826 * np.median(np.abs(before - middles[:, None]), axis=1)
+    far = np.abs(values - middles) / spreads
+    assert np.mean(far > bound_for(0.001, n, robust=True)) == pytest.approx(0.001, rel=0.35)
+    assert np.mean(far > bound_for(0.001, n)) > 0.0012
+
+
+def test_baselines_of_many_values_are_those_of_one() -> None:
+    """What is found block by block is what numpy gives for each value by itself, where the window
+    grows and where it moves."""
+    values = np.random.default_rng(3).normal(40, 0.1, (260, 3))
+    floors = np.array([0.01, 0.02, 0.5])
+    for robust in (False, True):
+        base = rolling(values[:30, 0], values[30:, 0], window=200, robust=robust, floor=0.01)
+        for index, count in enumerate(base.counts):
+            part = values[30 + index - count : 30 + index, 0]
+            middle = np.median(part) if robust else np.mean(part)
+            spread = 1.4826 * np.median(np.abs(part - middle)) if robust else np.std(part, ddof=1)
+            assert base.middles[index] == pytest.approx(middle)
+            assert base.spreads[index] == pytest.approx(spread)
+    joint = rolling_jointly(values[:30], values[30:], window=200, floors=floors)
+    for index, count in enumerate(joint.counts):
+        part = values[30 + index - count : 30 + index]
+        covariance = np.cov(part, rowvar=False) * count / (count + 3)
+        covariance[range(3), range(3)] = np.maximum(np.var(part, axis=0, ddof=1), floors**2)
+        assert joint.middles[index] == pytest.approx(part.mean(axis=0))
+        assert joint.spreads[index] == pytest.approx(covariance, abs=1e-9)
+    assert [min(200, 30 + index) for index in range(230)] == [*base.counts] == [*joint.counts]
+
+
+def test_a_shift_keeps_being_found() -> None:
+    """What is off does not join the baseline: every session after the shift is off, and those that
+    are as before are not."""
+    folds = sessions(2, 400)
+    for fold in [*folds[100:250], *folds[300:400]]:
+        fold.cost *= 1_000
+    (alert,) = [each for each in anomalies_in(folds, rate=0.01) if each.metric == "cost_usd"]
+    assert alert.count == 250
+    assert alert.since.timestamp() == 100 * 60
 
 
 def test_nothing_is_judged_before_the_warm_up() -> None:
@@ -137,6 +187,15 @@ def test_a_fall_of_satisfaction_is_found_and_seldom_imagined() -> None:
     assert sum(fall.fell for fall in falls) >= 0.95 * SEEDS
     began = [fall.since.timestamp() / 60 for fall in falls if fall.since is not None]
     assert np.median(np.abs(np.array(began) - 300)) < 30
+
+
+def test_a_fall_began_with_its_first_session_not_with_the_oldest() -> None:
+    """A session of long ago that was seen again last is no sign that the fall is as old."""
+    folds = predicted(1, 0.2)
+    before = regression_in(folds, baseline=200).since
+    folds[-1].created_us = 0
+    assert before is not None
+    assert regression_in(folds, baseline=200).since == before
 
 
 def test_a_fleet_that_is_asked_for_ever_raises_few_false_alarms() -> None:
@@ -188,16 +247,20 @@ def test_weights_that_were_planted_are_learned() -> None:
     assert b == pytest.approx(-0.4, abs=0.15)
 
 
+def samples(folds: list[SessionFold]) -> list[Sample]:
+    return [sample_of(fold, folds[-1].created_us) for fold in folds]
+
+
 def test_too_little_feedback_trains_nothing() -> None:
     """The number that was found and the number that is needed are in the error."""
     folds = sessions(1, 49)
     for fold in folds:
         fold.rating = MILLION
     with pytest.raises(TooLittleFeedback) as raised:
-        train(folds, minimum=50, now_us=0, version=1)
+        train(samples(folds), minimum=50, now_us=0, version=1)
     assert (raised.value.found, raised.value.minimum) == (49, 50)
     with pytest.raises(TooLittleFeedback):
-        train(folds[:9], minimum=1, now_us=0, version=1)
+        train(samples(folds[:9]), minimum=1, now_us=0, version=1)
 
 
 def test_a_model_is_calibrated_and_says_how_good_it_is() -> None:
@@ -208,7 +271,7 @@ def test_a_model_is_calibrated_and_says_how_good_it_is() -> None:
         rate = fold.errors / max(fold.attempts, 1)
         liked = chance.random() < 1 / (1 + math.exp(-(3 - 30 * rate)))
         fold.rating, fold.rated_us = int(liked) * MILLION, fold.created_us
-    model = train(folds, minimum=50, now_us=folds[-1].created_us, version=1)
+    model = train(samples(folds), minimum=50, now_us=folds[-1].created_us, version=1)
     assert model.held_out.log_loss < model.held_out.base_log_loss
     assert model.held_out.auc is not None
     assert model.held_out.auc > 0.6
