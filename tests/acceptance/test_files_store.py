@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.errors import BackupRefused, InvalidURL, StoreBusy
+from limpet.errors import BackupRefused, InvalidURL, StoreBusy, StoreUnopened
+from limpet.store.files.compaction import Compaction
+from limpet.store.files.log import RootLog
+from limpet.store.files.store import FilesStore
+from limpet.store.jobs import Pace
 from limpet.store.open import backup_store, files_path, restore_store
 from limpet.store.protocol import Feed
 from tests.acceptance.test_mirror import LAYOUT, worked
@@ -49,13 +53,28 @@ def test_a_url_names_a_directory(given: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["files://", "files:///", "files://support", "files:///a?mode=rx", "files:///a?compact_mb=0"],
+    [
+        "files://",
+        "files:///",
+        "files://support",
+        "files:///a?mode=rx",
+        "files:///a?compact_mb=0",
+        "files:///a?mode=ro&mode=ro",
+    ],
 )
 async def test_a_url_that_names_none_is_refused(given: str) -> None:
     """With the reason."""
     with pytest.raises(InvalidURL):
         async with limpet.open(given):
             pass
+
+
+async def test_a_file_is_not_taken_for_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    for path in (tmp_path / "notes.txt", tmp_path / "notes.txt" / "store"):
+        with pytest.raises(StoreUnopened, match=r"notes\.txt is a file; name a directory"):
+            async with limpet.open(url(path)):
+                pass
 
 
 async def test_compaction_writes_the_files_that_mirror_writes(tmp_path: Path) -> None:
@@ -78,6 +97,38 @@ async def test_compaction_writes_the_files_that_mirror_writes(tmp_path: Path) ->
         assert not place.exists()
 
 
+async def test_compaction_writes_the_files_of_earlier_processes(tmp_path: Path) -> None:
+    """Of sessions that a process wrote to which closed the store, with an index of its own."""
+    path = tmp_path / "store"
+    async with limpet.open(f"files:///{path}") as lp:
+        s = await lp.create("support", "ada", "c1", actor="user:ada")
+        for number in range(300):  # enough for an index at the end
+            await s.append("a.b", {"text": f"{number} {'x' * 400}"})
+    assert list(path.glob("index-*"))
+    async with limpet.open(f"files:///{path}") as lp:
+        other = await lp.create("support", "ada", "c2", actor="user:ada")
+        report = await lp.maintenance.compact()
+        assert report.log_bytes > 5 * report.compacted_bytes > 0
+    for session in (s, other):
+        events = path.joinpath("sessions", "support", "ada", session.key.id, "events.jsonl")
+        assert len(events.read_bytes().splitlines()) == session.version
+
+
+async def test_files_that_could_not_be_written_are_written_by_the_next_compaction(
+    tmp_path: Path,
+) -> None:
+    """A compaction that fails to write them is not undone."""
+    path = tmp_path / "store"
+    async with limpet.open(f"files:///{path}") as lp:
+        s = await lp.create("support", "ada", "c1", actor="user:ada")
+        path.joinpath("sessions").touch()  # in the place of the directory
+        with pytest.raises(limpet.InvalidInput, match="nothing can be mirrored"):
+            await lp.maintenance.compact()
+        path.joinpath("sessions").unlink()
+        await lp.maintenance.compact()
+        assert path.joinpath("sessions", "support", "ada", s.key.id, "events.jsonl").exists()
+
+
 async def test_the_log_is_compacted_by_size(tmp_path: Path) -> None:
     """Without anybody asking; what was there is read as before, and so is what follows."""
     async with limpet.open(f"{url(tmp_path / 'store')}?compact_mb=1&inline=off") as lp:
@@ -90,6 +141,103 @@ async def test_the_log_is_compacted_by_size(tmp_path: Path) -> None:
     async with limpet.open(url(tmp_path / "store")) as lp:
         assert (await lp.get(KEY)).state["n"] == 29
         assert (await lp.maintenance.verify()).findings == ()
+
+
+@pytest.mark.parametrize("why", ["size", "age"])
+async def test_a_lone_writer_has_its_log_compacted_too(tmp_path: Path, why: str) -> None:
+    """Its commits are made on the event loop, and the thread that compacts is woken when the log is
+    large, or when the last compaction is long ago."""
+    now_us, pace = [10**15], Pace(timer=lambda: 0.0)  # a disk that takes no time
+    store = await FilesStore.open(tmp_path / "store", clock=lambda: now_us[0], pace=pace)
+    store.state.compact_bytes = 2**20 if why == "size" else 2**30
+    store.state.compact_seconds = 1e9 if why == "size" else 60.0
+    async with limpet.Limpet("files://", store=store) as lp:
+        s = await lp.create("support", "ada", "c1", actor=ADA)
+        for number in range(30):
+            await s.append("a.b", {"text": f"{number}" * 30_000})
+            now_us[0] += 3_000_000
+        assert pace.commits
+        for _ in range(1_000):
+            if store.state.compacted:
+                break
+            await s.append("a.b", {})
+        assert store.state.compacted
+        seqs = [e.seq for e in await s.read(limit=100)]
+        assert seqs == list(range(1, 1 + min(100, s.version)))
+
+
+async def test_the_age_of_a_compaction_outlives_the_process(tmp_path: Path) -> None:
+    """Processes that each end before the log is old enough leave it to the next one."""
+    now_us = [10**15]
+
+    async def writes(appends: int) -> int:
+        store = await FilesStore.open(tmp_path / "store", clock=lambda: now_us[0])
+        store.state.compact_seconds = 60.0
+        async with limpet.Limpet("files://", store=store) as lp:
+            s = await lp.get_or_create("support", "ada", id="c1", actor=ADA)
+            for number in range(appends):
+                await s.append("a.b", {"text": f"{number}" * 30_000})
+            if not store.state.compacted:
+                await lp.maintenance.compact()
+            await lp.delete("support", "ada", "none")  # behind what is due
+            return store.state.compacted
+
+    assert await writes(1) == 1
+    now_us[0] += 40_000_000
+    assert await writes(30) == 1
+    now_us[0] += 40_000_000
+    assert await writes(1) == 2
+
+
+async def test_the_last_events_of_a_session_are_compressed_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read of a store just opened unpacks them and no others."""
+    async with limpet.open(url(tmp_path / "store")) as lp:
+        s = await lp.create("support", "ada", "c1", actor=ADA)
+        await s.append_many(
+            [limpet.Draft(type="a.b", data={"text": "x" * 700}) for _ in range(207)]
+        )
+        await lp.maintenance.compact()
+    unpacked: list[int] = []
+    before = RootLog._unpacked
+
+    def counted(log: RootLog, place: int) -> bytes:
+        raw = before(log, place)
+        unpacked.append(raw.count(b"\n"))
+        return raw
+
+    monkeypatch.setattr(RootLog, "_unpacked", counted)
+    async with limpet.open(url(tmp_path / "store")) as lp:
+        events = await lp.session("support", "ada", "c1").read(limit=20, reverse=True)
+    assert [event.seq for event in events] == list(range(208, 188, -1))
+    assert unpacked == [24]
+
+
+async def test_a_compaction_that_fails_is_not_tried_at_every_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the whole log: a full disk must not make every commit wait for that."""
+    tried = []
+
+    def fails(_: Compaction) -> None:
+        tried.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Compaction, "run", fails)
+    now_us = [10**15]
+    store = await FilesStore.open(tmp_path / "store", clock=lambda: now_us[0])
+    store.state.compact_bytes = 1_000
+    async with limpet.Limpet("files://", store=store) as lp:
+        s = await lp.create("support", "ada", "c1", actor=ADA)
+        for number in range(20):
+            await s.append("a.b", {"text": f"{number}" * 1_000})
+            await lp.delete("support", "ada", "none")  # behind what is due
+        assert len(tried) == 1
+        now_us[0] += 60_000_000
+        for _ in range(3):
+            await lp.delete("support", "ada", "none")
+        assert len(tried) == 2
 
 
 async def test_a_backup_is_restored_as_it_was(tmp_path: Path) -> None:

@@ -26,10 +26,12 @@ from limpet.model.events import Body, prepare_encoded
 from limpet.session.writer import writer_of
 from limpet.store import jobs
 from limpet.store.files import log as log_module, writer as files_writer
+from limpet.store.files.disk import LogDisk
+from limpet.store.files.state import CURRENT, FilesState
 from limpet.store.files.store import FilesStore
 from limpet.store.protocol import Exchange
 from tests.fault.test_kill import Ledger, check, write_and_kill
-from tests.support.disks import holds
+from tests.support.disks import handles, holds
 from tests.support.processes import Child
 from tests.support.seeds import seed
 
@@ -37,8 +39,8 @@ ADA = "user:ada"
 APP, USER = "support", "ada"
 
 
-def url(path: Path) -> str:
-    return f"files:///{path}"
+def url(path: Path, options: str = "") -> str:
+    return f"files:///{path}?{options}" if options else f"files:///{path}"
 
 
 async def filled(path: Path, sessions: int = 3, events: int = 5) -> None:
@@ -94,6 +96,33 @@ async def test_a_line_says_what_changed_and_by_whom(tmp_path: Path) -> None:
     gone = {each["field"]: each for each in second["changes"]}
     assert (gone["n"]["operation"], gone["n"]["value_before"]) == ("del", 3)
     assert set(gone["big"]["value_before"]) == {"length", "sha256"}
+
+
+async def test_a_line_says_what_changed_of_shared_names(tmp_path: Path) -> None:
+    """app: and user: names too, with the value that they had, whoever wrote it."""
+    path = tmp_path / "store"
+    async with limpet.open(url(path)) as lp:
+        s = await lp.create(APP, USER, "one", state={"user:lang": "de", "n": 1})
+        other = await lp.create(APP, USER, "two")
+        await other.append("a.b", {}, actor=ADA, set={"user:lang": "en", "app:seen": [1]})
+        async with lp.commit() as commit:
+            commit.append(s, "a.b", {}, actor=ADA, add={"app:seen": [2, 3]}, inc={"n": 1})
+            commit.append(s, "a.b", {}, actor=ADA, add={"app:seen": [4]}, delete=["user:lang"])
+    shown = [
+        (line["session"][2], line["seq"], *change.values())
+        for line in lines_of(path)
+        for change in line.get("changes", ())
+    ]
+    assert shown == [
+        ("one", 1, "set", "n", None, 1),
+        ("one", 1, "set", "user:lang", None, "de"),
+        ("two", 2, "set", "user:lang", "de", "en"),
+        ("two", 2, "set", "app:seen", None, [1]),
+        ("one", 2, "inc", "n", 1, 2),
+        ("one", 2, "add", "app:seen", 1, 3),
+        ("one", 3, "add", "app:seen", 3, 4),
+        ("one", 3, "del", "user:lang", "en", None),
+    ]
 
 
 async def test_a_plain_line_is_json_whatever_is_in_it(tmp_path: Path) -> None:
@@ -334,6 +363,84 @@ async def test_a_wrong_segment_is_found_and_isolated(segmented: Path, what: str)
         assert (await lp.get(APP, USER, "new")).version == 2
 
 
+@pytest.mark.parametrize("what", ["cut", "emptied", "missing", "without a directory"])
+async def test_a_log_that_was_cut_off_is_found(tmp_path: Path, what: str) -> None:
+    """Whole commits are gone from the end of a store that was closed: that is no torn end. It is
+    reported, also by those who open it later, and the store is written on."""
+    path = tmp_path / "store"
+    await filled(path)
+    log = segment(path)
+    if what == "cut":
+        os.truncate(log, log.stat().st_size // 2)
+    elif what == "emptied":
+        os.truncate(log, 0)
+    else:
+        shutil.rmtree(log.parent) if what == "without a directory" else log.unlink()
+    for number in range(2):
+        async with limpet.open(url(path)) as lp:
+            report = await lp.maintenance.verify()
+            assert any(log.name in finding.problem for finding in report.findings), report
+            assert not (await lp.maintenance.doctor()).ok
+            await lp.create(APP, USER, f"new-{number}", actor=ADA)
+    async with limpet.open(url(path, "mode=ro")) as lp:
+        assert (await lp.get(APP, USER, "new-1")).version == 1
+        assert not (await lp.maintenance.verify()).ok
+
+
+async def test_the_last_segment_of_a_compacted_log_may_be_lost(tmp_path: Path) -> None:
+    """What was compacted is whole, the loss is reported, and the store is written on."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        await lp.create(APP, USER, "lost", actor=ADA)
+    segment(path, 2).unlink()
+    for number in range(2):
+        async with limpet.open(url(path)) as lp:
+            report = await lp.maintenance.verify()
+            assert "00000002.jsonl is missing" in str(report.findings)
+            assert {finding.key for finding in report.findings} == {None}
+            assert (await lp.get(APP, USER, "s1")).state["n"] == 5
+            await lp.create(APP, USER, f"new-{number}", actor=ADA)
+
+
+async def test_a_damaged_first_line_costs_nothing_else(tmp_path: Path) -> None:
+    """The lines behind it say by themselves that they are of this log."""
+    path = tmp_path / "store"
+    await filled(path)
+    data = bytearray(segment(path).read_bytes())
+    data[10] ^= 1
+    segment(path).write_bytes(data)
+    for number in range(2):
+        async with limpet.open(url(path)) as lp:
+            report = await lp.maintenance.verify()
+            assert "00000001.jsonl is damaged at byte 0" in str(report.findings)
+            assert [(await lp.get(APP, USER, f"s{n}")).state["n"] for n in range(3)] == [5, 5, 5]
+            await lp.create(APP, USER, f"new-{number}", actor=ADA)
+
+
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "missing"])
+async def test_a_compacted_log_is_not_opened_without_its_index(
+    tmp_path: Path, *, damaged: bool
+) -> None:
+    """As if it were new, it would forget what was compacted, and remove it."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+    current = path / "current.json"
+    content = current.read_bytes()
+    current.write_bytes(b"{") if damaged else current.unlink()
+    for mode in ("", "mode=ro"):
+        with pytest.raises(limpet.errors.StoreCorrupt, match=r"current\.json"):
+            async with limpet.open(url(path, mode)):
+                pass
+    current.write_bytes(content)
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.get(APP, USER, "s1")).state["n"] == 5
+
+
 async def test_a_damaged_frame_costs_its_session_alone(tmp_path: Path) -> None:
     """A flipped byte in a compacted file: one session is named, the others are whole."""
     path = tmp_path / "store"
@@ -398,6 +505,27 @@ async def test_nothing_of_an_erased_session_is_in_the_files(
     async with limpet.open(url(path)) as lp:
         assert (await lp.maintenance.verify()).findings == ()
         assert (await lp.get(APP, USER, "s2")).state["n"] == 5
+
+
+async def test_what_ends_leaves_the_file_of_relations(tmp_path: Path) -> None:
+    """Compaction writes relations of every kind there; a session that is erased or deleted goes."""
+    path = tmp_path / "store"
+    related = path / "sessions" / ".limpet-runtime" / "session-relations.json"
+    async with limpet.open(url(path)) as lp:
+        a, b, c = [await lp.create(APP, USER, id) for id in "abc"]
+        await a.relate(b, "peer")
+        await b.relate(c, "reference")
+        await a.relate(c, "successor")
+        await lp.maintenance.compact()
+        assert [each["kind"] for each in json.loads(related.read_bytes())] == [
+            "peer",
+            "reference",
+            "successor",
+        ]
+        await lp.erase(b.key)
+        assert [each["kind"] for each in json.loads(related.read_bytes())] == ["successor"]
+        await lp.delete(c.key)
+        assert json.loads(related.read_bytes()) == []
 
 
 async def test_an_erasure_leaves_the_line_behind_a_short_one(tmp_path: Path) -> None:
@@ -509,9 +637,12 @@ async def test_another_opening_is_refused_and_may_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     async with limpet.open(url(path)) as lp:
         s = await lp.create(APP, USER, "one", actor=ADA)
-        with pytest.raises(StoreBusy, match="mode=ro"):
-            async with limpet.open(url(path)):
-                pass
+        before = handles()
+        for _ in range(3):
+            with pytest.raises(StoreBusy, match="mode=ro"):
+                async with limpet.open(url(path)):
+                    pass
+        assert handles() == before, "none is left open"
         async with limpet.open(f"{url(path)}?mode=ro") as reader:
             for number in range(2, 5):
                 await s.append("a.b", {"n": number}, set={"n": number}, inc={"app:n": 1})
@@ -528,6 +659,78 @@ async def test_another_opening_is_refused_and_may_read(tmp_path: Path) -> None:
             assert await reader.find(s.key) is None
             with pytest.raises(StoreReadOnly):
                 await reader.create(APP, USER, "two", actor=ADA)
+
+
+@pytest.mark.parametrize("what", ["events", "feed", "verify", "doctor", "backup", "open"])
+async def test_a_reader_passes_over_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The writer compacts, and removes its segments, after the reader has read which files count:
+    nothing is taken for damaged or left out."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp, limpet.open(url(path, "mode=ro")) as reader:
+        await lp.session(APP, USER, "s0").append("a.b", {"text": "last"}, actor=ADA)
+        writer = lp._services.journal.store
+        assert isinstance(writer, FilesStore)
+        before, left = FilesState.load if what == "open" else FilesState.refresh, [None, None]
+
+        def overtaken(state: FilesState) -> object:
+            answer = before(state)
+            if left and not state.write:
+                left.pop()
+                writer._write().chores.run()
+            return answer
+
+        name = "load" if what == "open" else "refresh"
+        with monkeypatch.context() as patch:
+            patch.setattr(FilesState, name, overtaken)
+            if what == "events":
+                events = await reader.session(APP, USER, "s0").read(limit=10)
+                assert [event.seq for event in events if event.damage is None] == [*range(1, 8)]
+            elif what == "feed":
+                store = reader._services.journal.store
+                entries, _ = await store.changes("0", app=None, key=None, limit=50)
+                assert len(entries) == 19
+            elif what == "verify":
+                assert (await reader.maintenance.verify()).findings == ()
+            elif what == "doctor":
+                assert (await reader.maintenance.doctor()).ok
+            elif what == "backup":
+                await reader.maintenance.backup(tmp_path / "b.tar")
+            else:
+                async with limpet.open(url(path, "mode=ro")) as third:
+                    assert (await third.maintenance.verify()).findings == ()
+        assert left == []
+    if what == "backup":
+        assert limpet.restore(tmp_path / "b.tar", url(tmp_path / "again")).report.sessions == 3
+
+
+async def test_a_reader_passes_over_the_first_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that names the index was missing when it looked, and the first segment is when it
+    asks whether that may be."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp, limpet.open(url(path, "mode=ro")) as reader:
+        await lp.session(APP, USER, "s0").append("a.b", {"text": "last"}, actor=ADA)
+        writer, read, missed = lp._services.journal.store, LogDisk.read_file, 0
+        assert isinstance(writer, FilesStore)
+
+        def overtaken(disk: LogDisk, file: Path) -> bytes:
+            nonlocal missed
+            try:
+                return read(disk, file)
+            except FileNotFoundError:
+                missed += file.name == CURRENT
+                if missed == 2:  # before the read it was missing too
+                    writer._write().chores.run()
+                raise
+
+        monkeypatch.setattr(LogDisk, "read_file", overtaken)
+        assert (await reader.get(APP, USER, "s0")).version == 7
+        assert missed == 2
 
 
 async def test_the_lock_is_another_processs(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 from limpet.errors import BackupDamaged, BackupRefused, StoreCorrupt, StoreForeign
 from limpet.store.coding.codec import Codec
@@ -91,6 +91,24 @@ class CapturedStore:
         self._opened.close()
 
 
+_Capture: TypeAlias = Callable[[], CapturedStore]
+
+
+def captured_store(state: FilesState, read: Callable[[_Capture], CapturedStore]) -> CapturedStore:
+    """The files of a store that another process writes, which may compact it meanwhile: `read`
+    runs a read again then."""
+    captured: CapturedStore | None = None
+
+    def capture() -> CapturedStore:
+        nonlocal captured
+        if captured is not None:
+            captured.close()
+        captured = CapturedStore(state)
+        return captured
+
+    return read(capture)
+
+
 def back_up(captured: CapturedStore, source: Path, target: Path, progress: Progress | None) -> None:
     """Write a backup under its name: complete or not at all."""
     refuse_place(target)
@@ -124,7 +142,7 @@ async def back_up_directory(
         state = FilesState(path.absolute(), LogDisk(), Codec(None), write=False)
         state.open()
         try:
-            back_up(CapturedStore(state), path, target, progress)
+            back_up(captured_store(state, state.read), path, target, progress)
         finally:
             state.close()
         if not verify:

@@ -42,10 +42,15 @@ from limpet.store.files.log import (
 )
 from limpet.store.files.snapshot import files_of
 from limpet.store.files.state import FilesState
+from limpet.store.protocol import Compacted
 
 COMPACT_BYTES_MIN: Final = 2**20  # enough
 FRAME_BYTES: Final = 32 * 2**10  # of lines in a frame, before it is compressed
+# The last events of a long session have a frame of their own: they are what is read first.
+_TAIL: Final = 24
+_TAIL_AFTER_BYTES: Final = FRAME_BYTES // 4  # of lines before them, in a frame of theirs
 FILES_MAX: Final = 8  # compacted files; then all become one
+RETRY_SECONDS: Final = 60  # after a compaction that failed
 MERGE_SHARE: Final = 2  # a compacted file smaller than this many times what is new is merged
 _FEED_ENTRIES: Final = 8_192
 _INDEX_LINES: Final = 256  # lines since the last index for which a clean close writes one
@@ -60,10 +65,11 @@ def finish(state: FilesState) -> None:
     if lines > _INDEX_LINES and (grown or state.log.end.offset > state.index_bytes // 4):
         state.write_index()
     state.log.trim()
+    state.note_closed()
 
 
 class NewPlaces(msgspec.Struct):
-    """Where compaction has put what an entry refers to."""
+    """The places to which compaction has moved what an entry refers to."""
 
     frames: array[int] | None
     snapshots: array[int] | None = None
@@ -80,32 +86,48 @@ class Compaction:
     ) -> None:
         """`heard` is called after each."""
         self._state, self._clock, self._heard = state, clock, heard
-        self._last_us = clock()
+        self._began_us, self._failed_us = clock(), 0
+        self._counted = self._earlier = 0  # the last segment, and the bytes of those before it
         self._damaged: set[int] = set()  # numbers of files in which a line cannot be read
 
+    def is_due(self) -> bool:
+        """True if the segments are large, or old and worth it. It is asked at every commit."""
+        size, state = self._segment_bytes(), self._state
+        if size <= min(COMPACT_BYTES_MIN, state.compact_bytes):
+            return False
+        now_us = self._clock()
+        if now_us < self._failed_us + RETRY_SECONDS * 1_000_000:
+            return False
+        age = (now_us - (state.index.compacted_us or self._began_us)) / 1e6
+        return size > state.compact_bytes or age > state.compact_seconds
+
     def when_due(self) -> None:
-        """Compact if the segments are large, or old and worth it."""
-        size = self._segment_bytes()
-        age = (self._clock() - self._last_us) / 1e6
-        state = self._state
-        if size > state.compact_bytes or (
-            age > state.compact_seconds and size > min(COMPACT_BYTES_MIN, state.compact_bytes)
-        ):
-            self.run()
+        """Compact if it is due. One that fails is not tried again at every commit."""
+        if self.is_due():
+            try:
+                self.run()
+            except BaseException:
+                self._failed_us = self._clock()
+                raise
 
     def _segment_bytes(self) -> int:
         log = self._state.log
-        earlier = [number for number in log.segments() if number < log.end.segment]
-        return sum([log.bytes_of(number) for number in earlier]) + log.end.offset
+        if self._counted != log.end.segment:
+            earlier = [number for number in log.segments() if number < log.end.segment]
+            self._earlier = sum([log.bytes_of(number) for number in earlier])
+            self._counted = log.end.segment
+        return self._earlier + log.end.offset
 
-    def run(self) -> None:
-        """Compact everything up to here. Whoever calls it is the only writer."""
+    def run(self) -> Compacted:
+        """Compact everything up to here. The caller is the only writer."""
         state = self._state
         with state.lock:
             state.finish_erasures()
+            before = self._segment_bytes()
             state.log.roll()
         end = state.log.end
         merged = self._merged()
+        before += sum([state.log.bytes_of(each) for each in merged])
         state.compacted += 1  # also if it fails: a number is used once
         number = compacted_number(state.compacted)
         path = state.log.path(number)
@@ -116,14 +138,16 @@ class Compaction:
             size = file.size
         with state.lock:
             self._swap(moved, names, feed)
+            state.index.compacted_us = self._clock()
             if not size:
                 state.disk.unlink(path)
             state.write_index()
             old = [n for n in state.log.segments() if n < end.segment]
             state.set_aside([*old, *merged], self._damaged)
             state.log.forget([*old, *merged])
-        self._last_us = self._clock()
+        self._counted = 0
         self._heard()
+        return Compacted(rows_bytes=before, segment_bytes=size)
 
     # --- which files ---------------------------------------------------------------------------
 
@@ -134,14 +158,14 @@ class Compaction:
         numbers = [number for number in log.compacted_numbers() if number in used]
         if len(numbers) >= FILES_MAX:
             return set(numbers)
-        total, found = self._segment_bytes() // 4, set[int]()
+        total, merged = self._segment_bytes() // 4, set[int]()
         for number in reversed(numbers):
             size = log.bytes_of(number)
             if size > total * MERGE_SHARE:
                 break
-            found.add(number)
+            merged.add(number)
             total += size
-        return found
+        return merged
 
     # --- what goes into the new file -----------------------------------------------------------
 
@@ -188,10 +212,10 @@ class Compaction:
         first = _first_written(entry, merged)
         room: list[bytes] = []
         size = 0
-        for line in lines:
+        for number, line in enumerate(lines, first):
             room.append(line)
             size += len(line)
-            if size >= FRAME_BYTES:
+            if size >= FRAME_BYTES or (number == last - _TAIL and size >= _TAIL_AFTER_BYTES):
                 frames.extend((first, file.add(room)))
                 first, room, size = first + len(room), [], 0
         if room:
@@ -344,7 +368,7 @@ class FrameFile:
             self._disk.close(self._handle)
 
     def add(self, lines: list[bytes]) -> int:
-        """Write lines as a frame; its place."""
+        """Write lines as a frame, and return its place."""
         data = framed(lines)
         self._disk.write(self._handle, data, self.size)
         place = place_of(self._number, self.size)

@@ -107,12 +107,10 @@ class DirectoryLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with suppress(FileNotFoundError):
+            self._refuse_mine(path.stat())  # to open and close it would end the lock that we have
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = os.fstat(self._handle)
-        self._id = (found.st_dev, found.st_ino)
-        if self._mine.get(self._id) == os.getpid():
-            # The handle stays open: closing it would end the lock of the store that has it.
-            raise self._refused("this process")
+        self._id = self._refuse_mine(os.fstat(self._handle))  # another thread was faster
         try:
             fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -130,6 +128,13 @@ class DirectoryLock:
             del self._mine[self._id]
         with suppress(OSError):
             os.close(self._handle)
+
+    def _refuse_mine(self, status: os.stat_result) -> tuple[int, int]:
+        """Identify the file. Raises StoreBusy if this process has the lock already."""
+        identity = (status.st_dev, status.st_ino)
+        if self._mine.get(identity) == os.getpid():
+            raise self._refused("this process")
+        return identity
 
     def _refused(self, holder: str) -> StoreBusy:
         reason = f"{holder} has it open, and one process at a time writes a files:// store"

@@ -36,7 +36,8 @@ _unpack: Final = msgspec.msgpack.Decoder(_PackedHead).decode
 
 
 class Places:
-    """Where numbered things are, from `first` on: in frames of many, and after them each alone."""
+    """The places of numbered things, from `first` on: in frames of many, and after them each
+    alone."""
 
     __slots__ = ("first", "frames", "single", "single_first")
 
@@ -64,7 +65,7 @@ class Places:
         return True
 
     def find(self, number: int) -> tuple[int, int] | None:
-        """The place of one, and which of a frame it is (-1: it stands alone). None: missing."""
+        """Return the place of one and its index in the frame (-1: alone); None if missing."""
         if not self.first <= number <= self.last:
             return None
         if number >= self.single_first:
@@ -91,6 +92,7 @@ class IndexedSession(Places):
     __slots__ = (
         "base",
         "blobs",
+        "changed",
         "cold",
         "delta_bytes",
         "forks",
@@ -124,6 +126,7 @@ class IndexedSession(Places):
         self.blobs: dict[str, BlobRow] | None = None
         self.cold = 0
         self.hot: frozenset[int] | None = None
+        self.changed = False  # its files for people are out of date
         self.text: bytes | None = None  # how its lines name it, while its head is held decoded
 
     @property
@@ -203,7 +206,7 @@ def packed(head: Head) -> bytes:
 
 
 def packed_beginning(uid: str) -> bytes:
-    """How packed heads with this uid begin: by it one is found without unpacking the others."""
+    """The first bytes of packed heads with this uid: they find one without unpacking the others."""
     return b"\x9c" + _pack(pack_id(uid))  # 12 members follow, the uid first
 
 
@@ -212,12 +215,12 @@ def unpacked(key: Key, held: bytes) -> Head:
         _unpack(held)
     )
     times = (created, updated, active)
-    found: Facts = EMPTY if facts is None else freeze(facts)
+    frozen: Facts = EMPTY if facts is None else freeze(facts)
     if fence == -1:
         ended: Any = {"deleted_us": lease, "ending": worker}
         return Head(key, unpack_id(uid), version, link, *times, floor=floor, **ended)
     leased = (fence, lease, worker, since)
-    return Head(key, unpack_id(uid), version, link, *times, found, floor, *leased)
+    return Head(key, unpack_id(uid), version, link, *times, frozen, floor, *leased)
 
 
 class Ordered:
@@ -317,7 +320,7 @@ class OwnerTexts:
 
 
 def walked(items: list[str], start: str | None, *, reverse: bool) -> Iterator[str]:
-    """Texts in order from one on, itself included; None: from where the order begins."""
+    """Texts in order from one on, itself included; None is the beginning."""
     if reverse:
         stop = len(items) if start is None else bisect_right(items, start)
         return (items[at] for at in range(stop - 1, -1, -1))
@@ -342,6 +345,7 @@ class FilesIndex:
         self.ring: str | None = None
         self.rows = 0
         self.ended = 0  # how often a session was deleted or erased
+        self.compacted_us = 0  # the time of the last compaction; 0: there was none
         # The feed: row << 32 | seq of each event, in order, from number `feed_first` on. What came
         # before is in frames: the first number of each, and its place.
         self.feed = array("Q")
@@ -549,7 +553,7 @@ class FilesIndex:
             self._standing.setdefault((entry.key.app, after), Ordered()).add(entry.row)
 
     def _time(self, entry: IndexedSession, head: Head) -> None:
-        """Where it stands among those that are due, and among deadlines."""
+        """Put a session in its place among those that are due, and among deadlines."""
         row, facts = entry.row, head.facts
         if head.lease_us is None:
             self.leased.discard(row)

@@ -124,12 +124,14 @@ class PlainLine(msgspec.Struct, gc=False):
     left: int = 0
     begins: bool = False
 
-    def opening(self, n: int, chain: bytes) -> bytes:
-        """The bytes of the line before `text`."""
+    @property
+    def marks(self) -> bytes:
+        """Its members `left` and `begins`, where they are not the defaults."""
         marks = b'"left":%d,' % self.left if self.left else b""
-        if self.begins:
-            marks += b'"begins":true,'
-        return b'{"op":"event","n":%d,"chain":"%b",%b' % (n, chain, marks)
+        return marks + b'"begins":true,' if self.begins else marks
+
+
+PLAIN_LINE: Final = b'{"op":"event","n":%d,"chain":"%b",%b%b'  # n, chain, marks and text of one
 
 
 class BaseLine(PackedLine, omit_defaults=True, gc=False, tag="base"):
@@ -382,8 +384,8 @@ _VERBS: Final[Mapping[type, str]] = {
 def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[FieldChange]:
     """Return the changes of a session's fields: operation, field, value before and after.
 
-    Later operations are described on what the earlier ones leave. Shared names are in lines of
-    their own.
+    Later operations are described on what the earlier ones leave. Shared names are described one by
+    one (`change_of`), since their values are not the session's.
     """
     described: list[FieldChange] = []
     now: Any = fields
@@ -391,7 +393,7 @@ def changes_of(fields: Mapping[str, Any], plain: Iterable[ops.PlainOp]) -> list[
     for place, op in enumerate(own):
         if place:
             now = ops.apply(now, (own[place - 1],))
-        described.append(_change(now, op))
+        described.append(change_of(now, op))
     return described
 
 
@@ -412,7 +414,8 @@ def changes_by_sets(
     return changes
 
 
-def _change(fields: Mapping[str, Any], op: ops.PlainOp) -> FieldChange:
+def change_of(fields: Mapping[str, Any], op: ops.PlainOp) -> FieldChange:
+    """Describe one operation on these fields."""
     before, after = _at(fields, op.path), None
     was: Any = None if before is ABSENT else before
     kind = type(op)

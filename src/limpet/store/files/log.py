@@ -26,6 +26,7 @@ from limpet.store.files.lines import (
     CHAIN_START,
     CRC_START,
     LINE_END_BYTES,
+    PLAIN_LINE,
     AnyLine,
     ErasedLine,
     LogLine,
@@ -57,7 +58,7 @@ _COMPACTED: Final = 1 << 22  # the number of a compacted file is beyond those of
 
 
 class LogEnd(NamedTuple):
-    """Where a log ends: what the next line follows."""
+    """The end of a log: what the next line follows."""
 
     segment: int
     offset: int
@@ -92,13 +93,14 @@ def compacted_number(count: int) -> int:
 
 
 class RootLog:
-    """The files of one log. Not safe for threads: whoever uses it holds the store's lock."""
+    """The files of one log. Not thread-safe: callers hold the store's lock."""
 
     def __init__(self, directory: Path, disk: LogDisk, *, write: bool) -> None:
         self.directory, self._disk, self._write = directory / "log", disk, write
         self._handles: dict[int, int] = {}
         self._frames: dict[int, list[bytes]] = {}
         self.end = LogEnd(1, 0)
+        self.synced = 0  # so many lines were durable before the last batch was written
         self.store = ""
         self._allocated = 0
         self._fill = FILL_BYTES_MIN
@@ -114,30 +116,33 @@ class RootLog:
         After a failure it is not known what the disk has. It is overwritten before anything else
         is written, so none of these lines can come back beside what follows.
         """
-        self.clean()
+        if self._begun or self._dirty:
+            self.clean()
         end = self.end
         number, chain, crc = end.n, end.chain.encode(), end.crc.encode()
-        offset, stop = place_of(end.segment, end.offset), place_of(end.segment, SEGMENT_BYTES)
+        offset, before = end.offset, end.segment << _OFFSET_BITS  # as in `place_of`
         lines[0].begins = True  # type: ignore[union-attr]  # every kind has it
-        parts, places = list[bytes](), list[int]()
+        parts: list[bytes] = []
+        places: list[int] = []
         for line in lines:
             number += 1
             chain = chain[8:] + crc  # as in `next_chain`
             if type(line) is PlainLine:
-                opening, text = line.opening(number, chain), line.text
+                marks = line.marks if line.left or line.begins else b""
+                text = PLAIN_LINE % (number, chain, marks, line.text)
             else:
                 line.n, line.chain = number, chain.decode()  # type: ignore[union-attr]  # a LogLine
-                opening, text = b"", encode_line(line)[:-1]
-            crc = b"%08x" % crc32(text, crc32(opening))
-            parts += (opening, text, b',"crc":"', crc, b'"}\n')
-            places.append(offset)
-            offset += len(opening) + len(text) + LINE_END_BYTES
-        if offset > stop and end.n and not self._fresh:  # more than a segment has one of its own
-            self.roll()
+                text = encode_line(line)[:-1]
+            crc = b"%08x" % crc32(text)
+            parts += (text, b',"crc":"', crc, b'"}\n')
+            places.append(before | offset)
+            offset += len(text) + LINE_END_BYTES
+        if offset > SEGMENT_BYTES and end.n and not self._fresh:
+            self.roll()  # lines that are longer than a segment have one of their own
             return self.append(lines)
         self._put(end, b"".join(parts))
-        self._fresh = False
-        self.end = LogEnd(end.segment, offset & _OFFSET, number, chain.decode(), crc.decode())
+        self.synced, self._fresh = end.n, False
+        self.end = LogEnd(end.segment, offset, number, chain.decode(), crc.decode())
         return places
 
     def _put(self, end: LogEnd, data: bytes) -> None:
@@ -234,9 +239,9 @@ class RootLog:
 
     def frame(self, place: int) -> list[bytes]:
         """The lines of a frame. Raises Damaged."""
-        found = self._frames.get(place)
-        if found is not None:
-            return found
+        cached = self._frames.get(place)
+        if cached is not None:
+            return cached
         try:
             raw = self._unpacked(place)
         except FileNotFoundError as error:
@@ -288,9 +293,10 @@ class RootLog:
             path = self.path(number)
             if not path.exists():
                 later = [each for each in self.segments() if each > number]
+                if later or (number == end.segment and end.offset):
+                    scan.faults.append(LogFault(path.name, "is missing"))
                 if not later:
                     break
-                scan.faults.append(LogFault(path.name, "is missing"))
                 number = min(later)
                 continue
             start = end.offset if number == end.segment else 0
@@ -300,6 +306,16 @@ class RootLog:
         if repair:
             self._settle(scan)
         return scan.faults
+
+    def require(self, lines: int) -> LogFault | None:
+        """Compare the log with the number of lines that it is known to have had: the fault if some
+        are gone. The next line is numbered beyond them, so the gap is found again at every
+        opening."""
+        if self.end.n >= lines:
+            return None
+        problem = f"ends with line {self.end.n:,}; line {lines:,} was there when it was closed"
+        self.end = self.end._replace(n=lines)
+        return LogFault(self.path(self.end.segment).name, problem)
 
     def _settle(self, scan: _Scan) -> None:
         """Make the last segment ready to be appended to."""
@@ -312,6 +328,9 @@ class RootLog:
             if last in self._handles:
                 self._disk.close(self._handles.pop(last))
             self._begin(last)
+            return
+        if not self.path(self.end.segment).exists():
+            self._begin(self.end.segment + 1)
             return
         handle = self.handle(self.end.segment)
         self._allocated = self._disk.size(handle)
@@ -361,7 +380,7 @@ class RootLog:
             self._disk.write(self.handle(segment), put, offset)
 
     def overwrite_frame(self, place: int) -> None:
-        """The same for a frame: a frame of zeros, which zstd passes over."""
+        """Overwrite a frame with a frame of zeros, which zstd skips."""
         segment, offset = segment_of(place), place & _OFFSET
         handle = self.handle(segment)
         head = self._disk.read(handle, FRAME_HEAD_BYTES, offset)
@@ -412,14 +431,19 @@ class _Scan:
     def segment(self, number: int, data: bytes, offset: int) -> None:
         name, started = self._log.path(number).name, offset > 0
         self.last_byte, self.unread = 0, False
+        torn: LogFault | None = None  # its first line cannot be read
         for at, text in _pieces(data, offset):
             line = read_line(text)
             self.last_byte = at + len(text) + 1
             if not started:
                 started = isinstance(line, SegmentLine) and line.number == number
+                if line is None and not started:  # torn while it was begun, if nothing follows
+                    torn = torn or LogFault(name, f"is damaged at byte {at:,}")
+                    continue
+                if not started and torn is not None and line is not None:
+                    started = line.n > self._last.n + 1
+                    self.faults += [torn] if started else []
                 if not started:
-                    if line is None:  # torn while it was begun
-                        continue
                     self.unread = True
                     self.faults.append(LogFault(name, f"is not segment {number} of this log"))
                     return
@@ -428,13 +452,17 @@ class _Scan:
                 continue
             self._add(number, at, text, line)
 
+    @property
+    def _last(self) -> LogEnd:
+        return self._group[-1][2] if self._group else self.end
+
     def _add(self, number: int, at: int, text: bytes, line: AnyLine) -> None:
         name = self._log.path(number).name
         if line.begins:  # all before it was synced, so what is missing there is damage
             self.faults += self._doubt
             self._doubt.clear()
             self._flush()
-        last = self._group[-1][2] if self._group else self.end
+        last = self._last
         if line.n <= last.n:
             self.faults.append(LogFault(name, f"has line {line.n:,} a second time"))
             return

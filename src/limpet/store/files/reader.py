@@ -163,9 +163,9 @@ class FilesReader:
                 line = self.single(place)
                 if isinstance(line, SnapshotLine) and line.seq == at:
                     packed = (line.flags, line.stored, line.sum)
-                    found = snapshot_in(self.codec, head, at, self.link_at(entry, at), packed)
-                    if found is not None:
-                        return found[0]
+                    snapshot = snapshot_in(self.codec, head, at, self.link_at(entry, at), packed)
+                    if snapshot is not None:
+                        return snapshot[0]
         base = None
         if head.floor:
             with suppress(Damaged):
@@ -261,14 +261,14 @@ class FilesReader:
         return self.ids(entry).get(id)
 
     def ids(self, entry: IndexedSession) -> dict[str, int]:
-        found = self._ids.get(entry.row)
-        if found is None:
-            found = {}
+        seqs = self._ids.get(entry.row)
+        if seqs is None:
+            seqs = {}
             for seq in range(entry.first, entry.last + 1):
                 with suppress(Damaged):
-                    found[self.event_line(entry, seq).id] = seq
-            self.keep_ids(entry.row).update(found)
-        return found
+                    seqs[self.event_line(entry, seq).id] = seq
+            self.keep_ids(entry.row).update(seqs)
+        return seqs
 
     def keep_ids(self, row: int) -> dict[str, int]:
         """Remember the ids of a session from now on: the caller puts them in."""
@@ -281,7 +281,7 @@ class FilesReader:
         return self._ids.get(row)
 
     def forget(self, entry: IndexedSession) -> None:
-        """Nothing of a session is remembered from now on."""
+        """Drop everything that is cached of a session."""
         self.cache.forget(entry.key)
         self._ids.pop(entry.row, None)
 
@@ -394,10 +394,10 @@ class FilesReader:
 
     def text(self, places: Places, number: int) -> bytes:
         """The line of something numbered. Raises Damaged."""
-        found = places.find(number)
-        if found is None:
+        file_place = places.find(number)
+        if file_place is None:
             raise Damaged("is missing from the log")
-        place, at = found
+        place, at = file_place
         if at < 0:
             return self.log.line(place)
         lines = self.log.frame(place)
@@ -453,7 +453,7 @@ class FilesReader:
         return {name: each.size for name, each in self.index.names.get((app, user), {}).items()}
 
     def name_line(self, entry: IndexedName, version: int) -> NameLine:
-        """Raises Damaged."""
+        """Return the line of a name. Raises Damaged."""
         try:
             line = decode_any(self.text(entry, version))
         except msgspec.MsgspecError as error:

@@ -13,6 +13,7 @@ import msgspec
 
 from limpet.model import Head, Key
 from limpet.store.blobs import BlobRow
+from limpet.store.coding.bodies import UNREADABLE
 from limpet.store.coding.codec import Damaged, zstd
 from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession, packed
 from limpet.store.files.log import LogEnd, segment_of
@@ -44,6 +45,7 @@ class SessionEntryRecord(msgspec.Struct, array_like=True, gc=False):
     blobs: dict[str, tuple[bytes, int, int, str, int, bytes, int]] | None
     cold: int
     hot: tuple[int, ...]
+    changed: bool = True  # an earlier release did not say
 
 
 class NameEntryRecord(msgspec.Struct, array_like=True, gc=False):
@@ -73,6 +75,7 @@ class IndexFile(msgspec.Struct, array_like=True, gc=False):
     names: list[NameEntryRecord]
     erased: list[tuple[bytes, int, bytes, int, int]]
     marks: list[tuple[str, str, int, int]]
+    compacted_us: int = 0  # the time of the last compaction; 0: none since an earlier release
 
 
 _decode: Final = msgspec.msgpack.Decoder(IndexFile).decode
@@ -93,6 +96,7 @@ def packed_index(index: FilesIndex, end: LogEnd, compacted: int) -> tuple[bytes,
         [_name(owner, n, e) for owner, names in index.names.items() for n, e in names.items()],
         [erasure.stored for erasure in index.erased.values()],
         [(mark.space, mark.name, mark.value, mark.until_us) for mark in index.marks.values()],
+        index.compacted_us,
     )
     content: bytes = zstd().compress(msgspec.msgpack.encode(made), _LEVEL)
     return content, sha256(content).hexdigest()
@@ -102,27 +106,26 @@ def unpacked_index(content: bytes, digest: str) -> tuple[FilesIndex, LogEnd, int
     """An index as it was written. Raises Damaged."""
     if sha256(content).hexdigest() != digest:
         raise Damaged("its checksum does not match")
-    try:
-        found = _decode(zstd().decompress(content))
-    except (msgspec.MsgspecError, zstd().ZstdError) as error:
-        raise Damaged(str(error)) from error
     # None of what is made here is garbage, and looking for some takes longer than making it.
     collects = gc.isenabled()
     gc.disable()
     try:
-        return _index_from(found), LogEnd(*found.end), found.compacted
+        stored = _decode(zstd().decompress(content))
+        return _index_from(stored), LogEnd(*stored.end), stored.compacted
+    except (*UNREADABLE, zstd().ZstdError, ArithmeticError) as error:
+        raise Damaged(str(error)) from error
     finally:
         if collects:
             gc.enable()
 
 
-def _index_from(found: IndexFile) -> FilesIndex:
+def _index_from(stored_index: IndexFile) -> FilesIndex:
     index = FilesIndex()
-    index.rows, index.ended, index.ring = found.rows, found.ended, found.ring
-    index.feed.frombytes(found.feed)
-    index.feed_first, index.feed_frames = found.feed_first, list(found.feed_frames)
+    index.rows, index.ended, index.ring = stored_index.rows, stored_index.ended, stored_index.ring
+    index.feed.frombytes(stored_index.feed)
+    index.feed_first, index.feed_frames = stored_index.feed_first, list(stored_index.feed_frames)
     parents: list[tuple[IndexedSession, int]] = []
-    for record in found.sessions:
+    for record in stored_index.sessions:
         entry = _entry(record)
         if record.living:
             index.begin(entry, entry.head)
@@ -138,30 +141,31 @@ def _index_from(found: IndexFile) -> FilesIndex:
         if parent is not None:
             entry.parent = parent
             parent.forks = [*(parent.forks or ()), entry]
-    for each in found.names:
+    for each in stored_index.names:
         named = IndexedName()
         named.frames, named.single = _array(each.frames), _array(each.single)
         named.single_first, named.size = each.single_first, each.size
         index.names.setdefault((each.app, each.user), {})[each.name] = named
-    index.erased = {stored[0]: Erasure(*stored) for stored in found.erased}
-    index.marks = {mark[:2]: Mark(*mark) for mark in found.marks}
+    index.erased = {stored[0]: Erasure(*stored) for stored in stored_index.erased}
+    index.marks = {mark[:2]: Mark(*mark) for mark in stored_index.marks}
+    index.compacted_us = stored_index.compacted_us
     return index
 
 
 def files_of(index: FilesIndex) -> set[int]:
     """The numbers of all files that an index refers to."""
-    found = {segment_of(place) for _, place in index.feed_frames}
+    numbers = {segment_of(place) for _, place in index.feed_frames}
     for entry in index.by_row.values():
-        found |= {segment_of(place) for place in (entry.frames or ())[1::2]}
-        found |= {segment_of(place) for place in entry.single or ()}
-        found |= {segment_of(place) for place in (entry.snapshots or ())[1::2]}
-        found.add(segment_of(entry.base))
+        numbers |= {segment_of(place) for place in (entry.frames or ())[1::2]}
+        numbers |= {segment_of(place) for place in entry.single or ()}
+        numbers |= {segment_of(place) for place in (entry.snapshots or ())[1::2]}
+        numbers.add(segment_of(entry.base))
     for names in index.names.values():
         for each in names.values():
-            found |= {segment_of(place) for place in (each.frames or ())[1::2]}
-            found |= {segment_of(place) for place in each.single or ()}
-    found.discard(0)
-    return found
+            numbers |= {segment_of(place) for place in (each.frames or ())[1::2]}
+            numbers |= {segment_of(place) for place in each.single or ()}
+    numbers.discard(0)
+    return numbers
 
 
 def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -200,6 +204,7 @@ def _session(entry: IndexedSession, index: FilesIndex) -> SessionEntryRecord:
         blobs,
         entry.cold,
         tuple(sorted(entry.hot or ())),
+        entry.changed,
     )
 
 
@@ -212,7 +217,7 @@ def _entry(record: SessionEntryRecord) -> IndexedSession:
     entry.pending, entry.processed = _array(record.pending), _array(record.processed)
     entry.snapshots = _array(record.snapshots)
     entry.snapshot_bytes, entry.delta_bytes = record.sizes
-    entry.pins, entry.cold = record.pins, record.cold
+    entry.pins, entry.cold, entry.changed = record.pins, record.cold, record.changed
     entry.hot = frozenset(record.hot) if record.hot else None
     if record.blobs:
         entry.blobs = {hash: BlobRow(*row) for hash, row in record.blobs.items()}

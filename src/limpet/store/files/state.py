@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,15 +54,18 @@ from limpet.store.files.reader import FilesReader
 from limpet.store.marks import Mark
 from limpet.store.protocol import Erasure
 
+T = TypeVar("T")
 FORMAT: Final = 2
 META: Final = "limpet.json"
 CURRENT: Final = "current.json"
+CLOSED: Final = "closed.json"
 BLOBS: Final = "blobs"
 DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged file
 SESSIONS: Final = "sessions"  # the files that are derived for people
 COMPACT_BYTES: Final = 16 * 2**20  # of segments, from which on they are compacted
 COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there is enough in them
 _FEED_FRAMES_CACHED: Final = 8
+_READS_MAX: Final = 16  # of one thing, while another process compacts the log
 _decode: Final = msgspec.json.decode
 
 
@@ -76,14 +79,21 @@ class StoreMeta(msgspec.Struct, frozen=True):
 
 
 class CurrentIndex(msgspec.Struct, frozen=True):
-    """Which index is the newest, and what its bytes hash to."""
+    """The newest index, and what its bytes hash to."""
 
     index: str
     sha256: str
 
 
+class ClosedLog(msgspec.Struct, frozen=True):
+    """So many lines were durable when the store was closed. A log that has fewer was cut off: the
+    end of one that a power cut left torn is never so far back."""
+
+    lines: int
+
+
 class FilesState:
-    """One open directory. Whoever reads or changes it holds `lock`."""
+    """One open directory. Readers and writers hold `lock`."""
 
     def __init__(self, directory: Path, disk: LogDisk, codec: Codec, *, write: bool) -> None:
         self.directory, self.disk, self.codec, self.write = directory, disk, codec, write
@@ -94,7 +104,6 @@ class FilesState:
         self.index_bytes = 0
         self.indexed = LogEnd(1, 0)  # up to where the index on disk goes
         self.compacted = 0  # how many compacted files were ever made
-        self.changed: set[int] = set()  # rows whose derived files are out of date
         self._erased_rows: set[int] = set()
         self._erased_owners: dict[str, int] = {}  # hash of each, and the line that erased it
         self._gone: list[IndexedSession] = []  # erased, and still in the files
@@ -110,22 +119,25 @@ class FilesState:
         self.log = RootLog(self.directory, self.disk, write=self.write)
         self.log.store = meta.store
         self.secret, self.format = bytes.fromhex(meta.secret), meta.format
-        self.load()
+        self._steadily(self.load)
 
     def load(self) -> None:
         """Forget what is in memory and read it from the files."""
         index, end = FilesIndex(), LogEnd(1, 0)
         self.index_name, self.index_bytes = "", 0
-        current = self.directory / CURRENT
-        if current.exists():
-            index, end = self._read_index(_decode(self.disk.read_file(current), type=CurrentIndex))
+        current = self._current()
+        if current is not None:
+            index, end = self._read_index(current)
         self.index = index
         self.reader = FilesReader(self.log, index, self.codec, self.secret)
         self.indexed = end
         if self.write and not end.offset and not self.log.segments():
             self.log.start()
-            return
-        self.faults = self.log.scan(end, self.apply, repair=self.write)
+            self.faults = []
+        else:
+            self.faults = self.log.scan(end, self.apply, repair=self.write)
+        fault = self.log.require(self._closed_lines())
+        self.faults += [] if fault is None else [fault]
         if self.write:
             self.finish_erasures()
             self._void_leases()
@@ -133,16 +145,45 @@ class FilesState:
 
     def refresh(self) -> bool:
         """Read what another process has written since. True if anything was."""
-        current = self.directory / CURRENT
-        if current.exists():
-            newest = _decode(self.disk.read_file(current), type=CurrentIndex)
-            if newest.index != self.index_name:
-                self.log.close()
-                self.load()
-                return True
+        newest = self._current()
+        if newest is not None and newest.index != self.index_name:
+            self.log.close()
+            self.load()
+            return True
         before = self.log.end
         self.faults += self.log.scan(before, self.apply, repair=False)
         return self.log.end != before
+
+    def read(self, query: Callable[[], T]) -> T:
+        """Run a read: beside a process that writes, on what it has written since."""
+        with self.lock:
+            if self.write:
+                return query()
+
+            def read() -> T:
+                self.refresh()
+                return query()
+
+            return self._steadily(read)
+
+    def _steadily(self, read: Callable[[], T]) -> T:
+        """Read files that another process may compact meanwhile. It removes those that its new
+        index does not name, so a read under the old one may have missed them: it is run again."""
+        for left in reversed(range(_READS_MAX)):
+            try:
+                answer = read()
+            except Exception:
+                if not left or not self._is_replaced():
+                    raise
+            else:
+                if not left or not self._is_replaced():
+                    return answer
+        raise AssertionError("the last read returns or raises")
+
+    def _is_replaced(self) -> bool:
+        """True if another process has written an index since this one was read."""
+        newest = None if self.write else self._current()
+        return newest is not None and newest.index != self.index_name
 
     def _meta(self) -> StoreMeta:
         path = self.directory / META
@@ -172,17 +213,46 @@ class FilesState:
             self.disk.put_file(path, msgspec.json.encode(meta) + b"\n")
         return meta
 
+    def _current(self) -> CurrentIndex | None:
+        """The index in use; None if there never was one. Raises StoreCorrupt."""
+        path = self.directory / CURRENT
+        try:
+            return _decode(self.disk.read_file(path), type=CurrentIndex)
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(f"its {CURRENT} cannot be read ({error})") from error
+        except FileNotFoundError:
+            # A log that was compacted does not begin with its first segment. To open it without its
+            # index would be to forget what was compacted.
+            first = min(self.log.segments(), default=0)
+            if first > 1 or (not first and self.log.compacted_numbers()):
+                if path.exists():  # another process has just compacted the log for the first time
+                    return self._current()
+                raise self._unreadable(f"its {CURRENT} is missing") from None
+            return None
+
+    def _closed_lines(self) -> int:
+        try:
+            return _decode(self.disk.read_file(self.directory / CLOSED), type=ClosedLog).lines
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return 0  # it only finds what else would not be noticed
+
+    def note_closed(self) -> None:
+        """Note how far the log is known to go. Without its last batch: what a torn end takes."""
+        if self.log.synced > self._closed_lines():
+            content = msgspec.json.encode(ClosedLog(self.log.synced)) + b"\n"
+            self.disk.put_file(self.directory / CLOSED, content, durable=False)
+
+    def _unreadable(self, problem: str) -> StoreCorrupt:
+        advice = "Keep a copy of the directory and restore a backup"
+        return StoreCorrupt(str(self.directory), problem, advice)
+
     def _read_index(self, current: CurrentIndex) -> tuple[FilesIndex, LogEnd]:
         path = self.directory / current.index
         try:
             content = self.disk.read_file(path)
             index, end, self.compacted = snapshot.unpacked_index(content, current.sha256)
         except (FileNotFoundError, Damaged) as error:
-            raise StoreCorrupt(
-                str(self.directory),
-                f"its index {current.index} cannot be read ({error})",
-                "Keep a copy of the directory and restore a backup",
-            ) from error
+            raise self._unreadable(f"its index {current.index} cannot be read ({error})") from error
         self.index_name, self.index_bytes = current.index, len(content)
         return index, end
 
@@ -227,7 +297,7 @@ class FilesState:
                         shutil.rmtree(upload, ignore_errors=True)
 
     def _void_leases(self) -> None:
-        """Whoever held a lease was in the process that wrote before, or reached it: they are over.
+        """End all leases: their holders were in the process that wrote before, or reached it.
         Fences stay, and so does the time until which a session is held back."""
         for row in list(self.index.leased):
             entry = self.index.by_row[row]
@@ -323,7 +393,7 @@ class FilesState:
             entry.mac = bytes.fromhex(line.mac)
         size = len(line.body) if line.body is not UNSET else len(line.packed)
         entry.delta_bytes += size + 128
-        self.changed.add(line.row)
+        entry.changed = True
         if head is None:
             head = _next_head(before, line)
         index.move(entry, before, head)
@@ -339,7 +409,7 @@ class FilesState:
         if entry.add(seq, place):
             entry.delta_bytes += body_bytes + 128
             if head is not None:
-                self.changed.add(row)
+                entry.changed = True
                 index.move(entry, entry.head, head)
 
     def _name(self, place: int, line: NameLine) -> None:
@@ -368,7 +438,6 @@ class FilesState:
         tomb: Any = line.ending
         entry.held = buried(head, line.time, tomb)
         index.deleted.setdefault(entry.key, []).append(entry)
-        self.changed.discard(entry.row)
         self.remove_derived(entry.key)
 
     def _take(self, entry: IndexedSession, line: TakeLine) -> None:
@@ -379,7 +448,7 @@ class FilesState:
         entry.key, entry.text = Key(*line.session), None
         index.begin(entry, structs.replace(head, key=entry.key, fence=line.fence))
         index.ended += 1
-        self.changed.add(entry.row)
+        entry.changed = True
 
     def _erase(self, line: EraseLine) -> None:
         index = self.index
@@ -387,7 +456,6 @@ class FilesState:
             entry = index.by_row.pop(row, None)
             self._erased_rows.add(row)
             index.rows = max(index.rows, row)  # a row is never used again
-            self.changed.discard(row)
             if entry is None:
                 continue
             if index.living.get(entry.key) is entry:
@@ -481,7 +549,7 @@ class FilesState:
             self.overwrite_erased()
 
     def remove_derived(self, key: Key) -> None:
-        """Nothing of a session is left in the files for people: its own, and the relations."""
+        """Remove a session from the files for people: its own, and the relations."""
         root = self.directory / SESSIONS
         if not self.write or not root.is_dir():
             return
@@ -490,7 +558,7 @@ class FilesState:
         if path.exists():
             named = {"app": key.app, "user": key.user, "id": key.id}
             related = _decode(path.read_bytes(), type=list[dict[str, Any]])
-            left = [each for each in related if named not in (each["parent"], each["child"])]
+            left = [each for each in related if named not in each.values()]
             if left != related:
                 self.disk.put_file(path, msgspec.json.encode(left) + b"\n")
 
@@ -507,16 +575,16 @@ class FilesState:
 
     def feed_frame(self, place: int) -> Sequence[int]:
         """The entries of the feed in a frame. Raises Damaged."""
-        found = self._feed_frames.get(place)
-        if found is None:
+        entries = self._feed_frames.get(place)
+        if entries is None:
             try:
-                found = _decode(self.log.frame(place)[0], type=FeedLine).entries
+                entries = _decode(self.log.frame(place)[0], type=FeedLine).entries
             except (msgspec.MsgspecError, LookupError) as error:
                 raise Damaged(f"cannot be read: {error}") from error
             if len(self._feed_frames) >= _FEED_FRAMES_CACHED:
                 self._feed_frames.clear()
-            self._feed_frames[place] = found
-        return found
+            self._feed_frames[place] = entries
+        return entries
 
     def forget_frames(self) -> None:
         self._feed_frames.clear()
@@ -595,7 +663,7 @@ _NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its has
 
 
 def session_directory(root: Path, key: Key) -> Path:
-    """Where the files of a session for people are."""
+    """Return the directory of the files of a session for people."""
     return root.joinpath(*[_name_of(part) for part in (key.app, key.user, key.id)])
 
 

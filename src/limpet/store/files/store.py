@@ -39,6 +39,7 @@ from limpet.errors import (
     StoreCorrupt,
     StoreForked,
     StoreReadOnly,
+    StoreUnopened,
     UploadLost,
 )
 from limpet.model import (
@@ -92,7 +93,7 @@ from limpet.store.blobs import (
 )
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX
 from limpet.store.clock import Clock
-from limpet.store.coding.bodies import is_naming
+from limpet.store.coding.bodies import is_naming, store_identity
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked, scope_owner
 from limpet.store.files.compaction import Compaction, finish
@@ -218,7 +219,7 @@ class FilesStore:
         lock = None
         try:
             if not read_only:
-                disk.make_directory(path)
+                _make_directory(disk, path)
                 lock = DirectoryLock(path / LOCK)
             await in_thread(state.open)
         except BaseException as error:
@@ -311,16 +312,16 @@ class FilesStore:
             return now[key] if key in now else index.living.get(key)
 
         for each in exchanges:
-            found, fence = holder(each.key), 0
+            current, fence = holder(each.key), 0
             if each.at is not None:
-                if found is None or found is not index.living.get(each.key):
+                if current is None or current is not index.living.get(each.key):
                     return None
                 if not self._stands(each.key, each.at):
                     return None
-                fence = found.head.fence
+                fence = current.head.fence
                 lines += self._end_lines(each.key, "moved")
                 now[each.key] = now[checkpoints_of(each.key)] = None
-            elif found is not None:
+            elif current is not None:
                 return None
             if each.by is None:
                 continue
@@ -455,7 +456,7 @@ class FilesStore:
 
     def _forks_of(self, entries: Iterable[IndexedSession]) -> list[IndexedSession]:
         """The living ones, the oldest first; where one was deleted, its own in its place."""
-        found: list[IndexedSession] = []
+        forks_below: list[IndexedSession] = []
         living, by_row = self.state.index.living, self.state.index.by_row
         for entry in entries:
             below: list[IndexedSession] = []
@@ -464,16 +465,16 @@ class FilesStore:
                     below.append(fork)
                 elif by_row.get(fork.row) is fork:
                     below += self._forks_of([fork])
-            found += sorted(below, key=lambda fork: (fork.head.created_us, fork.row))
-        return found
+            forks_below += sorted(below, key=lambda fork: (fork.head.created_us, fork.row))
+        return forks_below
 
     def _descent(self, key: Key) -> list[Key]:
         """The key, and those of all forks of what has it, of their forks, and so on."""
-        found = [key]
-        for each in found:  # grows as it is walked
+        family = [key]
+        for each in family:  # grows as it is walked
             forks = [fork.key for fork in self._forks_of(self.state.index.ends_of(each))]
-            found += [of for of in dict.fromkeys(forks) if of not in found]
-        return found
+            family += [of for of in dict.fromkeys(forks) if of not in family]
+        return family
 
     # --- leases --------------------------------------------------------------------------------
 
@@ -560,28 +561,28 @@ class FilesStore:
     ) -> tuple[tuple[Key, ...], Place | None]:
         now_us, index = self._clock(), self.state.index
         beyond = None if after is None else after[0] << ROW_BITS | after[1]
-        found: list[tuple[int, IndexedSession]] = []
+        overdue: list[tuple[int, IndexedSession]] = []
         for item in index.expired(now_us, beyond):
             entry = index.by_row[row_of(item)]
             if not is_leased(entry.head, now_us):
-                found.append((item, entry))
-                if len(found) == limit:
+                overdue.append((item, entry))
+                if len(overdue) == limit:
                     break
-        last = (found[-1][0] >> ROW_BITS, found[-1][1].row) if len(found) == limit else None
-        return tuple([entry.key for _, entry in found]), last
+        last = (overdue[-1][0] >> ROW_BITS, overdue[-1][1].row) if len(overdue) == limit else None
+        return tuple([entry.key for _, entry in overdue]), last
 
     @_reading
     def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
     ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
-        found = sorted(
+        requests = sorted(
             ((request.label, entry.row), AskedBy(entry.key, request))
             for entry in self.state.index.asking()
             if _in_app(entry.key, query.app) and query.user in (None, entry.key.user)
             for request in open_in(entry.head.facts)
             if query.kind in (None, request.kind)
         )
-        met = [each for each in found if after is None or each[0] > after]
+        met = [each for each in requests if after is None or each[0] > after]
         more = met[limit - 1][0] if len(met) > limit else None
         return tuple([asked for _, asked in met[:limit]]), more
 
@@ -660,11 +661,11 @@ class FilesStore:
         return bare(within(PageBytes(), back()))[::-1]
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
-        found: list[Loaded | None] = []
+        sessions: list[Loaded | None] = []
         for start in range(0, len(keys), _BREATH):
-            found += await self._load_some(keys[start : start + _BREATH], tail)
+            sessions += await self._load_some(keys[start : start + _BREATH], tail)
             await asyncio.sleep(0)  # they are read inline: let others run
-        return tuple(found)
+        return tuple(sessions)
 
     @_reading
     def _load_some(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
@@ -753,18 +754,18 @@ class FilesStore:
     def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         reader = self.state.reader
         entry = reader.living(key)
-        room, found = PageBytes(), list[ChainedEvent]()
+        room, events = PageBytes(), list[ChainedEvent]()
         for seq in range(max(after, entry.floor) + 1, entry.head.version + 1):
             try:
                 record = reader.record(entry, seq)[0]
             except Damaged:
                 event = reader.event(entry, seq)
                 record = ChainedEvent(event, None, b"", b"")
-            found.append(record.undecoded)
+            events.append(record.undecoded)
             room.used += len(record.raw or b"")
-            if len(found) == limit or room.full:
+            if len(events) == limit or room.full:
                 break
-        return tuple(found)
+        return tuple(events)
 
     @_reading
     def base(self, key: Key) -> Base | None:
@@ -787,8 +788,8 @@ class FilesStore:
 
     @_reading
     def owners(self, app: str | None, *, after: Owner | None, limit: int) -> tuple[Owner, ...]:
-        found = [owner for owner in self.state.index.names if app in (None, owner[0])]
-        return tuple(sorted(owner for owner in found if after is None or owner > after)[:limit])
+        owners = [owner for owner in self.state.index.names if app in (None, owner[0])]
+        return tuple(sorted(owner for owner in owners if after is None or owner > after)[:limit])
 
     @_reading
     def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
@@ -796,8 +797,8 @@ class FilesStore:
         mine = self.state.index.names.get((app, user), {})
         if mine and self._codec.seals:
             self.sealer.require([scope_owner(app, user)])
-        found = {name: reader.scope((app, user, name)) for name in mine}
-        return {name: live.value for name, live in found.items() if live is not None}
+        values = {name: reader.scope((app, user, name)) for name in mine}
+        return {name: live.value for name, live in values.items() if live is not None}
 
     @_reading
     def naming(
@@ -812,8 +813,8 @@ class FilesStore:
     @_reading
     def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
         entry = self.state.reader.present(key)
-        found = {name: self._since(entry, key, seq, name) for name in names}
-        return {name: since for name, since in found.items() if since is not None}
+        changes = {name: self._since(entry, key, seq, name) for name in names}
+        return {name: since for name, since in changes.items() if since is not None}
 
     def _since(self, entry: IndexedSession, key: Key, seq: int, name: str) -> NameSince | None:
         reader, index = self.state.reader, self.state.index
@@ -897,7 +898,7 @@ class FilesStore:
         return cursors.write(query, mark, last.row)
 
     def _by_phase(self, query: Query, cursor: str | None) -> Iterator[IndexedSession]:
-        """In the order of rows, as the index of phases has them in each app."""
+        """Yield sessions in the order of rows, as the index of phases has them in each app."""
         index, low, high = self.state.index, None, None
         if cursor is not None:
             row = cursors.read(cursor, query)[1]
@@ -965,8 +966,8 @@ class FilesStore:
             if query.app is None and is_reserved(app) and not query.reserved:
                 continue
             low = at[0].user if at is not None and at[0].app == app else None
-            found = index.users.get(app)
-            users = () if found is None else found.walk(low, reverse=query.reverse)
+            tree = index.users.get(app)
+            users = () if tree is None else tree.walk(low, reverse=query.reverse)
             for user in users if query.user is None else [query.user]:
                 yield from self._ids(query, app, user, at)
 
@@ -1050,8 +1051,8 @@ class FilesStore:
                 yield place, index.feed[place - index.feed_first]
                 place += 1
                 continue
-            found = [each for each in index.feed_frames if each[0] <= place]
-            first, at = found[-1]
+            earlier = [each for each in index.feed_frames if each[0] <= place]
+            first, at = earlier[-1]
             later = [each[0] for each in index.feed_frames if each[0] > place]
             end = min([*later, index.feed_first])
             try:
@@ -1069,7 +1070,7 @@ class FilesStore:
     @_reading
     def touched(self, after: str) -> Touched:
         index, start = self.state.index, self._feed_start(after)
-        found: dict[Key, int] = {}
+        newest: dict[Key, int] = {}
         place = start
         for at, item in self._feed(start, _TOUCHED_MAX):
             place = at
@@ -1077,14 +1078,17 @@ class FilesStore:
             seq = item & 0xFFFF_FFFF
             if entry is None or index.living.get(entry.key) is not entry or not entry.is_hot(seq):
                 continue
-            found[entry.key] = max(seq, found.get(entry.key, 0))
+            newest[entry.key] = max(seq, newest.get(entry.key, 0))
         more = place < self._feed_end()
         end = cursors.write_position(place)
-        return Touched(found, end, more=more, whole=True, ended=str(index.ended))
+        return Touched(newest, end, more=more, whole=True, ended=str(index.ended))
 
     @_reading
     def position(self) -> str:
         return cursors.write_position(self._feed_end())
+
+    async def identity(self) -> str:
+        return self.read_now(lambda: store_identity(self.state.secret))
 
     def pulse(self) -> int:
         if self._lock is None and self._open:
@@ -1155,26 +1159,28 @@ class FilesStore:
         sealed = self._codec.seals or self.state.index.ring is not None
         return None if self._lock is None or sealed else self.state.directory / SESSIONS
 
-    async def compact_log(self) -> None:
-        await self._run(lambda writes: writes.chores.run())
+    async def compact_log(self) -> Compacted:
+        return await self._run(lambda writes: writes.chores.run())
 
     def take_changed(self) -> tuple[Key, ...]:
         with self.state.lock:
-            rows, self.state.changed = self.state.changed, set()
-            by_row, living = self.state.index.by_row, self.state.index.living
-            keys = dict.fromkeys([_shown(by_row[row].key) for row in rows if row in by_row])
+            living = self.state.index.living
+            changed = [entry for entry in living.values() if entry.changed]
+            for entry in changed:
+                entry.changed = False
+            keys = dict.fromkeys([_shown(entry.key) for entry in changed])
             return tuple([key for key in keys if key in living and not is_reserved(key.app)])
 
     def listen_compaction(self, heard: Callable[[], None]) -> None:
         self._heard = heard
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
-        from limpet.store.files.backup import CapturedStore, back_up, refuse_place
+        from limpet.store.files.backup import CapturedStore, back_up, captured_store, refuse_place
 
         self._check()
         refuse_place(target)
         if self._lock is None:
-            captured = self.read_now(lambda: CapturedStore(self.state))
+            captured = captured_store(self.state, self.read_now)
         else:
             captured = await self._run(lambda _: CapturedStore(self.state))
         where = self.state.directory
@@ -1214,14 +1220,11 @@ class FilesStore:
             raise StoreForked
 
     def read_now(self, query: Callable[[], T]) -> T:
-        """Run a read under the lock, with errors of the system translated."""
+        """Run a read, with errors of the system translated."""
         self._check()
         where = str(self.state.directory)
         try:
-            with self.state.lock:
-                if self._lock is None:
-                    self.state.refresh()
-                return query()
+            return self.state.read(query)
         except (LimpetError, MemoryError, Awaited):
             raise
         except OSError as error:
@@ -1252,6 +1255,14 @@ class FilesStore:
 
 async def _awaited(store: FilesStore, step: Callable[[], T]) -> T:
     return store.read_now(step)
+
+
+def _make_directory(disk: LogDisk, path: Path) -> None:
+    try:
+        disk.make_directory(path)
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = f"{path if path.exists() else path.parent} is a file; name a directory"
+        raise StoreUnopened(str(path), reason) from error
 
 
 def _in_app(key: Key, app: str | None) -> bool:
@@ -1442,8 +1453,8 @@ class FilesBlobs:
             living = self._store.state.index.living
             return [key for key, entry in living.items() if entry.blobs and app in (None, key.app)]
 
-        found = sorted(self._store.read_now(read))
-        return tuple([key for key in found if after is None or key > after][:limit])
+        keys = sorted(self._store.read_now(read))
+        return tuple([key for key in keys if after is None or key > after][:limit])
 
     def _living(self, key: Key) -> IndexedSession:
         return self._store.state.reader.living(key)
@@ -1487,9 +1498,9 @@ class FilesBlobs:
         return self._store.state.directory / BLOBS / str(entry.row) / upload_name(upload)
 
     def _drop(self, upload: str) -> None:
-        found = self._uploads.pop(upload, None)
-        if found is not None:
-            place = self._store.state.directory / BLOBS / str(found[0]) / upload_name(upload)
+        begun = self._uploads.pop(upload, None)
+        if begun is not None:
+            place = self._store.state.directory / BLOBS / str(begun[0]) / upload_name(upload)
             shutil.rmtree(place, ignore_errors=True)
 
     def _sweep(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from limpet.model import Fold, Key
 from limpet.store.blobs import BlobVerifier
@@ -35,16 +35,16 @@ class FilesVerification:
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         findings: list[Finding] = []
         if key is not None:
-            entry = self._read(lambda: self._state.reader.living(key))
-            findings = self._read(lambda: self._session(entry))
+            self._read(lambda: self._state.reader.living(key))
+            findings = self._checked(key)
             return Report(1, self._events, tuple(findings))
         findings += self._read(lambda: list(self._files()))
-        entries = self._read(lambda: list(self._state.index.living.values()))
-        for done, entry in enumerate(entries, 1):
-            findings += self._read(lambda entry=entry: self._session(entry))  # type: ignore[misc]  # bound now
+        keys = self._read(lambda: list(self._state.index.living))
+        for done, each in enumerate(keys, 1):
+            findings += self._checked(each)
             self._sessions += 1
             if progress is not None:
-                progress(done, len(entries))
+                progress(done, len(keys))
         findings += self._read(lambda: list(self._names()))
         return Report(self._sessions, self._events, tuple(findings))
 
@@ -52,18 +52,23 @@ class FilesVerification:
         """Under the lock; keys are waited for without it."""
         while True:
             try:
-                with self._state.lock:
-                    return read()
+                return self._state.read(read)
             except Unready as needed:
                 self._waiting.sealer.require(needed.owners)
 
     # --- sessions ------------------------------------------------------------------------------
 
-    def _session(self, entry: IndexedSession) -> list[Finding]:
+    def _checked(self, key: Key) -> list[Finding]:
+        findings, events = self._read(lambda: self._session(key))
+        self._events += events
+        return findings
+
+    def _session(self, key: Key) -> tuple[list[Finding], int]:
+        """The findings in a session, and how many events were read."""
         state = self._state
-        if state.index.living.get(entry.key) is not entry:
-            return []  # it ended while others were read
-        events = self._events
+        entry = state.index.living.get(key)
+        if entry is None:
+            return [], 0  # it ended while others were read
         reader = FilesReader(state.log, state.index, state.codec, state.secret)
         head, findings = entry.head, list[Finding]()
         base = None
@@ -73,18 +78,17 @@ class FilesVerification:
             except Damaged as error:
                 findings.append(Finding("base", str(error), head.key))
         now = reader.fold(entry)
-        try:
-            stored = self._stored(reader, entry, findings)
-            snapshots = self._snapshots(reader, entry)
-            findings += verify_session(now, stored, snapshots, base)
-        except Unready:
-            self._events = events
-            raise
+        damaged = list[Finding]()
+        stored = self._stored(reader, entry, damaged)
+        snapshots = self._snapshots(reader, entry)
+        findings += verify_session(now, stored, snapshots, base)
+        findings += damaged
+        events = entry.head.version - entry.floor - len(damaged)
         if head.version != entry.last:
             findings.append(Finding("head", "has another version than its log", head.key))
         if not reader.holds(entry):
             findings.append(Finding("head", UNHELD, head.key, head.version))
-        return findings + list(self._blobs(entry))
+        return findings + list(self._blobs(entry)), events
 
     def _stored(
         self, reader: FilesReader, entry: IndexedSession, findings: list[Finding]
@@ -95,21 +99,20 @@ class FilesVerification:
             except Damaged as error:
                 findings.append(Finding("event", str(error), entry.key, seq))
                 continue
-            self._events += 1
             yield record.event, record.raw, record.salt, record.digest
 
     def _snapshots(self, reader: FilesReader, entry: IndexedSession) -> dict[int, Fold | None]:
-        found: dict[int, Fold | None] = {}
+        folds: dict[int, Fold | None] = {}
         for seq, place in entry.snapshots_upto(entry.head.version):
             try:
                 line = reader.single(place)
                 assert isinstance(line, SnapshotLine)
                 packed, link = (line.flags, line.stored, line.sum), reader.link_at(entry, seq)
                 made = snapshot_in(reader.codec, entry.head, seq, link, packed)
-                found[seq] = None if made is None else made[0]
+                folds[seq] = None if made is None else made[0]
             except (Damaged, AssertionError):
-                found[seq] = None
-        return found
+                folds[seq] = None
+        return folds
 
     def _blobs(self, entry: IndexedSession) -> Iterator[Finding]:
         state = self._state
@@ -163,6 +166,8 @@ def segment_faults(state: FilesState) -> Iterator[tuple[str, str]]:
     """Read every line of every segment: each whole, counted on and chained to the one before."""
     last: tuple[int, str, str] | None = None  # n, chain and checksum of the line before
     for number in state.log.segments():
+        if number > state.log.end.segment:
+            break  # another process begins it
         name = state.log.path(number).name
         data = state.disk.read_all(state.log.handle(number))
         first = True
@@ -188,37 +193,49 @@ def segment_faults(state: FilesState) -> Iterator[tuple[str, str]]:
             last = (line.n, line.chain, crc)
 
 
-def format_upgrade(found: int) -> Check:
+def format_upgrade(installed: int) -> Check:
     """Say what the first process that writes to a directory of an earlier format does to it."""
-    text = (
-        f"format {found} → {FORMAT}: new lines are chained by the checksums of those before them; "
-    )
-    text += "none is rewritten, and it takes no time"
+    text = f"format {installed} → {FORMAT}: new lines are chained by the checksums of those before "
+    text += "them; none is rewritten, and it takes no time"
     advice = "Copy the directory first if you may have to go back: earlier releases refuse it then."
     return Check("upgrade", text, "warning", advice)
 
 
-def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
-    """Look at how the directory is kept."""
-    with state.lock:
-        log, index = state.log, state.index
-        segments, compacted = log.segments(), log.compacted_numbers()
+class _LogFiles(NamedTuple):
+    """The files of a log: how many, of how many bytes, and what is wrong with them."""
+
+    segments: int
+    raw: int
+    compacted: int
+    packed: int
+    lines: int
+    faults: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: FilesState) -> _LogFiles:
+        log, segments, compacted = state.log, state.log.segments(), state.log.compacted_numbers()
         raw = sum([log.bytes_of(number) for number in segments])
         packed = sum([log.bytes_of(number) for number in compacted])
         lines = log.end.n - state.indexed.n
-        faults = list(state.faults)
-        missing = [n for n in files_of(index) if not log.path(n).exists()]
-    text = f"{plural(len(segments), 'segment')} of {size(raw)}, {plural(len(compacted), 'file')} "
-    text += f"of {size(packed)} compacted, {plural(lines, 'line')} since the last index"
+        missing = [n for n in sorted(files_of(state.index)) if not log.path(n).exists()]
+        faults = [f"{fault.file} {fault.problem}" for fault in state.faults]
+        faults += [f"{log.path(number).name} is missing" for number in missing]
+        return cls(len(segments), raw, len(compacted), packed, lines, tuple(faults))
+
+
+def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
+    """Look at how the directory is kept."""
+    files = state.read(lambda: _LogFiles.of(state))
+    text = f"{plural(files.segments, 'segment')} of {size(files.raw)}, "
+    text += f"{plural(files.compacted, 'file')} of {size(files.packed)} compacted, "
+    text += f"{plural(files.lines, 'line')} since the last index"
     checks = [Check("log", text)]
-    if faults or missing:
-        told = [f"{fault.file} {fault.problem}" for fault in faults]
-        told += [f"{log.path(number).name} is missing" for number in missing]
+    if files.faults:
         advice = (
             "Sessions that limpet verify does not name are whole. Keep a copy of the directory, "
             "then restore a backup or copy the whole sessions with limpet copy."
         )
-        checks.append(Check("files", "; ".join(told[:3]), "problem", advice))
+        checks.append(Check("files", "; ".join(files.faults[:3]), "problem", advice))
     else:
         checks.append(Check("files", "every file that the index names is there"))
     if state.format < FORMAT:
@@ -227,7 +244,7 @@ def examine(state: FilesState, pace: Pace) -> tuple[Check, ...]:
     checks.append(Check("lock", mode))
     space = disk_space(state.directory)
     free = f"{size(space.free_bytes)} free"
-    low = space.free_bytes < max(64 * 2**20, raw)
+    low = space.free_bytes < max(64 * 2**20, files.raw)
     advice = "Free some space: a compaction needs as much as the segments take." if low else ""
     checks.append(Check("space", free, "warning" if low else "ok", advice))
     checks.append(event_loop(pace))

@@ -27,6 +27,7 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import (
+    ABSENT,
     EMPTY,
     PROCESSING,
     SALT_BYTES,
@@ -64,6 +65,7 @@ from limpet.store.files.lines import (
     PinLine,
     PlainLine,
     SnapshotLine,
+    change_of,
     changes_by_sets,
     changes_of,
     encode_line,
@@ -72,8 +74,6 @@ from limpet.store.files.lines import (
 )
 from limpet.store.files.state import FilesState, group
 from limpet.store.jobs import (
-    BATCH_BYTES_MAX,
-    BATCH_MAX,
     SNAPSHOTS_PER_BATCH,
     JobAnswer,
     JobQueue,
@@ -106,13 +106,13 @@ class WrittenSession:
         self._text = None if entry is None else entry.text
         self.head = None if fold is None else fold.head
         self.fields: Any = None if fold is None else fold.fields
-        # What is remembered of it, once its lines are durable.
+        # Cached once its lines are durable.
         self.live: CachedSession | None = None
         self.ids: dict[str, int] | None = None
 
     @property
     def text(self) -> bytes:
-        """How lines name it: made once for as long as it is written to."""
+        """The name that lines give it: made once for as long as it is written to."""
         if self._text is None:
             key = self.key
             self._text = session_text(self.row, (key.app, key.user, key.id))
@@ -222,13 +222,13 @@ class FilesBatch:
             if session.head is None and (base := plan.bases.get(key)) is not None:
                 lines.append(self._base_line(session.row, key, rec, base))
                 recorded.append(None)
-            lines.append(self._line(session, key, rec, final))
+            shared = named.get((key, rec.event.seq), ()) if named else ()
+            lines.append(self._line(session, key, rec, final, shared))
             recorded.append((session, rec, None if final is None else final.head))
-            if named:
-                for write in named.get((key, rec.event.seq), ()):
-                    uid = plan.folds[key].head.uid
-                    lines.append(self._name_line(session.row, uid, rec.event, write))
-                    recorded.append(None)
+            for write in shared:
+                uid = plan.folds[key].head.uid
+                lines.append(self._name_line(session.row, uid, rec.event, write))
+                recorded.append(None)
         for key in dict.fromkeys([commit.key for commit in commits if commit.release is not None]):
             if key in plan.folds:
                 lines.append(lease_line(self._session(key).row, plan.folds[key].head))
@@ -253,12 +253,19 @@ class FilesBatch:
         return session
 
     def _line(
-        self, session: WrittenSession, key: Key, rec: Recorded, final: Fold | None
+        self,
+        session: WrittenSession,
+        key: Key,
+        rec: Recorded,
+        final: Fold | None,
+        shared: Sequence[ScopeWrite] = (),
     ) -> EventLine | PlainLine:
         """The line of an event. `final` is the session as the group leaves it, if the event is its
-        last there."""
+        last there; `shared` are the versions of app: and user: names that it makes."""
         event, draft, before = rec.event, rec.draft, session.head
         changes: Any = self._changes(session, key, draft, final) if draft.plain_ops else UNSET
+        if shared:
+            changes += self._shared_changes(shared)
         session.head = final.head if final is not None else before or _ANY
         if (
             before is None
@@ -358,6 +365,19 @@ class FilesBatch:
             session.fields = ops.apply(FrozenDict(fields), own)
         return changes
 
+    def _shared_changes(self, writes: Sequence[ScopeWrite]) -> list[FieldChange]:
+        """Describe what an event does to app: and user: names."""
+        changes, now = list[FieldChange](), dict[str, Any]()
+        for write in writes:
+            name = write.key[2]
+            if name not in now:
+                before = self._scopes.get(write.key) or self._state.reader.scope(write.key)
+                if before is not None and not before.value.deleted:
+                    now[name] = before.value.value
+            changes.append(change_of(now, write.op))
+            now[name] = ABSENT if write.at.deleted else write.at.value
+        return changes
+
     def _put_body(self, line: EventLine, key: Key, rec: Recorded, changes: Any) -> None:
         codec = self._codec
         if not codec.seals:
@@ -409,7 +429,8 @@ class FilesBatch:
 
     def settle(self) -> list[tuple[IndexedSession, CachedSession]]:
         """The lines are durable: apply them; the sessions that were written to."""
-        state, touched = self._state, list[tuple[IndexedSession, CachedSession]]()
+        state = self._state
+        touched: list[tuple[IndexedSession, CachedSession]] = []
         for place, line, recorded in zip(self.places, self.lines, self._recorded, strict=True):
             if recorded is None:
                 state.apply(place, line)  # type: ignore[arg-type]  # one of them
@@ -536,7 +557,8 @@ class FilesWriter(threading.Thread):
         seconds = self._pace.timer() - began
         self._pace.held(jobs, seconds)
         logs.slow_commit(logs.FILES, self.state.directory, seconds, jobs)
-        if self._due and any([_is_large(live) for _, live in self._due.values()]):
+        large = self._due and any([_is_large(live) for _, live in self._due.values()])
+        if large or self.chores.is_due():  # work for the thread, which would sleep on
             self.jobs.wake(WriterCall(nothing))
 
     # --- the thread ----------------------------------------------------------------------------
@@ -563,18 +585,7 @@ class FilesWriter(threading.Thread):
         if first.run is not None:
             self._run_alone(first)
             return 1, None
-        self.jobs.gather()
-        batch, size, alone = [first], first.size, None
-        waiting = self.jobs.waiting()
-        while waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
-            job = waiting.popleft()
-            self._taken.append(job)
-            if job.run is not None:
-                alone = job
-                break
-            batch.append(job)
-            size += job.size
-        self._pace.crowd = len(batch)
+        batch, alone = self.jobs.batch(first, self._taken)
         self._run_batch([job for job in batch if job.claim()])
         return len(batch), alone
 
@@ -681,7 +692,7 @@ class FilesWriter(threading.Thread):
             while self._due and not self.jobs.count():
                 with self.state.lock:
                     self.state.put(self._snapshot_lines(joining=False))
-            if not self.jobs.count():
+            if not self.jobs.count() and not self.jobs.is_ending:
                 self.chores.when_due()
         except Exception as error:
             self._give_up_snapshots(error)
