@@ -6,6 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import limpet
 from limpet import Limpet
 from limpet.server.app import build
@@ -52,6 +54,27 @@ async def test_what_was_archived_or_deleted_takes_no_message(tmp_path: Path) -> 
                 ("delete", 404, "session.deleted"),
                 ("archive", 400, "session.ended"),
             )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", {}, {"agent": 5}, {"resources": [5]}, {"metadata": 5, "resources": 7}],
+    ids=str,
+)
+async def test_whatever_a_state_has_under_our_name_a_session_is_shown(value: Any) -> None:
+    """Who writes the state of a session may put anything there: the session, and the list that it
+    is in, are shown as of one that was not made by the wire, and it can be changed."""
+    async with limpet.open("memory://") as lp:
+        app, path = build(lp, dev=True), "/v1/sessions/sesn_one"
+        await lp.create("default", "default", "sesn_one", state={"managed": value}, actor="user:a")
+        for shown in (path, "/v1/sessions", f"{path}/resources", f"{path}/threads"):
+            assert (await ask(app, "GET", shown)).status == 200, shown
+        changed = await ask(app, "POST", path, {"title": "mine", "metadata": {"a": "b"}})
+        assert (changed.status, changed.body["title"]) == (200, "mine")
+        repository = {"type": "github_repository", "url": "https://git.example/x"}
+        assert (await ask(app, "POST", f"{path}/resources", repository)).status == 200
+        (listed,) = (await ask(app, "GET", "/v1/sessions")).body["data"]
+        assert [each["mount_path"] for each in listed["resources"]] == ["/workspace/x"]
 
 
 async def _ended(lp: Limpet, session: limpet.Session[Any], end: str) -> None:

@@ -126,6 +126,18 @@ async def test_a_store_that_is_gone_is_not_ready() -> None:
         assert (status, json.loads(body)["ready"]) == (503, False)
 
 
+@pytest.mark.parametrize(("method", "status"), [("GET", 404), ("POST", 404), ("DELETE", 405)])
+async def test_a_path_that_is_not_served_is_an_error_of_ours(method: str, status: int) -> None:
+    """Its code and its page stand in the answer, outside the wires too."""
+    async with limpet.open("memory://") as lp, serving(lp, caller_of=by_role(lp)) as url:
+        path = "/healthz" if status == 405 else "/nothing?secret=1"
+        answered, headers, body = await ask(url, path, method=method)
+        error = json.loads(body)["error"]
+        assert (answered, error["code"]) == (status, "request.no_route")
+        assert error["fields"]["route"] == f"{method} {path.partition('?')[0]}"
+        assert ("allow" in headers) == (status == 405)
+
+
 async def test_metrics_count_and_name_no_user(store: str) -> None:
     """Commits, latencies, followers, sessions by kind, denials, connections; for admins alone."""
     async with limpet.open(store) as lp, serving(lp, caller_of=by_role(lp)) as url:

@@ -45,6 +45,7 @@ ROLES: dict[str, set[str]] = {
     "write": WRITERS,
     "erase": OWNERS,  # also export, and what sets the rules of an app
     "app": {"admin"},
+    "read of all": {"agent", "admin"},  # what every user of an app did: for nobody of one user
     "audit": {"auditor", "admin"},
     "anybody": {*PRINCIPALS},
 }
@@ -91,6 +92,7 @@ class Things:
         store = f"/v1/memory_stores/{names['memstore']}"
         memory = await self.post(f"{store}/memories", {"path": "/a", "content": "b"})
         names["memory"], names["version"] = memory["id"], memory["memory_version_id"]
+        await self.post(f"{store}/memories/{memory['id']}", {"content": "later"})
         one = f"/limpet/v1/sessions/{names['session']}"
         await self.post(f"{one}/checkpoints", {})
         names["fork"] = (await self.post(f"{one}/fork", {}))["id"]
@@ -210,6 +212,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("DELETE", f"{M}/memories/{{id}}"): asks("write"),
     ("GET", f"{M}/memory_versions"): asks("read"),
     ("GET", f"{M}/memory_versions/{{id}}"): asks("read"),
+    ("POST", f"{M}/memory_versions/{{id}}/redact"): asks("write"),
     ("GET", "/v1/models"): asks("read", of_app=True),
     ("GET", "/v1/models/{id}"): asks("read", of_app=True),
     ("GET", "/v1/skills"): asks("read", of_app=True),
@@ -267,7 +270,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("GET", "/limpet/v1/dead_letters"): asks("inspect", of_app=True),
     ("GET", "/limpet/v1/audit"): asks("audit", of_app=True),
     ("GET", "/limpet/v1/events/stream"): asks("read", of_app=True),
-    ("GET", "/limpet/v1/analytics"): asks("read", of_app=True),
+    ("GET", "/limpet/v1/analytics"): asks("read of all", of_app=True),
 }
 # The parameter {id} of a path means another thing on each of them.
 _ID_OF = {

@@ -90,6 +90,47 @@ async def test_a_token_opens_its_session_and_nothing_else(place: Place) -> None:
     assert set(await place.denials()) == {"access_denied", "user_session_mismatch"}
 
 
+async def test_a_token_reaches_no_other_session_by_way_of_its_own(place: Place) -> None:
+    """A merge would read another session of the same user, a relation write to it, a fork begin
+    one that outlives the token."""
+    one = place.lp.session("shop", "ada", "c1", actor="user:ada")
+    fork = await one.fork(id="c3")
+    await fork.append("note.made", set={"secret": "of c3"}, actor="user:ada")
+    door = place.door(await place.issue())
+    named = {"session_id": ids.session_id("c3")}
+    assert (await door.post(f"{ONE}/merge", {**named, "policy": "theirs"})).status == 404
+    assert (await door.post(f"{ONE}/relations", {**named, "kind": "peer"})).status == 404
+    assert (await door.post(f"{ONE}/fork", {})).status == 403
+    assert (await one.refresh()).values == {}
+    assert [head.key.id for head in (await place.lp.list(user="ada", app="shop")).items] == [
+        "c3",
+        "c2",
+        "c1",
+    ]
+    assert (await place.lp.get(fork.key)).version == 3
+    for part in ("graph", "lineage", "tree"):
+        shown = await door.get(f"{ONE}/{part}")
+        assert (shown.status, "c3" in str(shown.body)) == (200, False), part
+
+
+async def test_a_policy_about_addresses_holds_for_tokens_too(tmp_path: Path) -> None:
+    """The guard is told where a request with a token comes from, as of one with a key."""
+    (tmp_path / "rules.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        'forbid(principal, action == Action::"read", resource is Session)\n'
+        "when { context has address && context.address.isLoopback() };\n"
+    )
+    add_signing_key(tmp_path / "tokens.pem")
+    async with limpet.open("memory://", policies=tmp_path / "rules.cedar") as lp:
+        key = (await lp.create("shop", "ada", "c1")).key
+        tokens = Tokens(lp, signing=f"file://{tmp_path}/tokens.pem")
+        async with serving(lp, tokens=tokens) as url:
+            door = HttpDoor(url, authorization=f"Bearer {await tokens.issue(key, ADA)}")
+            assert (await door.get(ONE)).status == 404
+        denied = (await lp.audit(denied=True)).items[0]
+        assert (denied.code, denied.address) == ("policy_denied", "127.0.0.1")
+
+
 async def test_the_store_itself_is_not_opened_by_a_token(place: Place) -> None:
     """It would open all sessions of the principal, not one."""
     with pytest.raises(limpet.LimpetError):

@@ -1,4 +1,4 @@
-"""Who enters: a request becomes a `Caller`, with the Limpet that it may use.
+"""Access to the server: a request becomes a `Caller`, with the Limpet that it may use.
 
 With `dev` everybody on this machine is an admin; a request that names another host is refused,
 because a page of the web may have made a browser send it. Otherwise a request needs a key, whose
@@ -52,7 +52,7 @@ _BEARER: Final = "bearer "
 _TOKEN: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)  # a key has no dots
 _OUTSIDE: Final = "store"  # the operation of a route that is about no session
 _FAILURES: Final = "failed entries from its address"
-_HEADERS: Final = "limpet.headers"  # of a request, by name
+HEADERS: Final = "limpet.headers"  # in the scope: the first of each name
 NONCE_HEADER: Final = b"limpet-nonce"  # a text that the client uses once
 HERE: Final = "this server"
 
@@ -107,7 +107,7 @@ class DevGate:
         self._caller = Caller(lp, "admin:dev", admin=True)
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
-        """Raises EntryRefused if the request comes from elsewhere, or names another host."""
+        """Admit a request of this machine. Raises EntryRefused for another address or host."""
         client = connection.scope.get("client")
         if client is not None and not is_loopback(client[0]):
             reason = "it serves this machine only (--dev)"
@@ -124,7 +124,7 @@ class DevGate:
 
 
 class LinkGate:
-    """Lets in whoever has the link of `limpet studio`, from this machine only.
+    """Admits the holder of the link of `limpet studio`, from this machine only.
 
     The token of the link is exchanged for a key once; the key opens until this process ends. Both
     are compared by their hashes, and are in the memory of this process alone.
@@ -171,7 +171,7 @@ def _hash(text: str) -> bytes:
 
 
 class KeyGate:
-    """Lets in whoever has a key. Every failure is in the audit before it is answered, up to
+    """Admits holders of keys. Every failure is in the audit before it is answered, up to
     FAILURES_PER_SECOND from one address: whoever tries more is told to wait, and does not fill the
     disk. Good keys from that address are let in all the same.
 
@@ -193,7 +193,7 @@ class KeyGate:
         )
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
-        """Raises EntryRefused, TooManyRequests."""
+        """Admit the holder of a key. Raises EntryRefused, TooManyRequests."""
         token = bearer_of(connection)
         client = connection.scope.get("client")
         address = None if client is None else client[0]
@@ -287,7 +287,7 @@ class KeyGate:
 
 
 class TokenGate:
-    """Lets in whoever has a session token, for the session that it names; hands all others on.
+    """Admits holders of session tokens, for the session that each names; passes on all others.
 
     `limpet.Tokens` decides, in its order, with the operation of the route. Streams end within two
     seconds after their token has expired or was revoked.
@@ -329,7 +329,7 @@ class TokenGate:
             )
             raise error
         caller = Caller(
-            self._lp.acting_as(principal),
+            self._lp.acting_as(principal, address=address, session=claims.key),
             principal.id,
             claims.key.app,
             claims.key.user,
@@ -387,11 +387,11 @@ def bearer_of(connection: HTTPConnection) -> str:
 def header_of(connection: HTTPConnection, name: bytes) -> str | None:
     """The first header of this name, in lower case; None without one."""
     scope = connection.scope
-    headers: dict[bytes, bytes] | None = scope.get(_HEADERS)
-    if headers is None:
-        headers = scope[_HEADERS] = dict([*scope["headers"]][::-1])
+    headers: dict[bytes, bytes] | None = scope.get(HEADERS)
+    if headers is None:  # of another server than ours
+        headers = scope[HEADERS] = dict([*scope["headers"]][::-1])
     value = headers.get(name)
-    return None if value is None else str(value, "latin-1")
+    return None if value is None else value.decode("latin-1")
 
 
 @lru_cache(_HOSTS_REMEMBERED)

@@ -20,6 +20,7 @@ from limpet.server.access import CallerOf, DevGate, Gate, KeyGate, LinkGate, Tok
 from limpet.server.limits import CORS_SECONDS, RATE_PER_KEY
 from limpet.server.requests import Requests
 from limpet.server.routes import routes
+from limpet.server.routes.index import RouteIndex
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
@@ -75,7 +76,7 @@ class ServedApp(Starlette):
         self._origins = origins
 
     def build_middleware_stack(self) -> ASGIApp:
-        app: ASGIApp = self.router
+        app: ASGIApp = RouteIndex(self.router)
         if self._origins:
             app = CORSMiddleware(
                 app,

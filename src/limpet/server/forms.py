@@ -50,7 +50,7 @@ class EventForm(TypedDict):
 
 
 class HeadForm(TypedDict):
-    """Where a session stands."""
+    """The head of a session."""
 
     session_id: str
     session: KeyForm
@@ -154,7 +154,7 @@ class CheckpointForm(TypedDict):
 
 
 class ActivationForm(TypedDict):
-    """Why and when a session was woken, and what came of it."""
+    """One wake of a session: its reason, its times and its outcome."""
 
     wake_id: str
     turn_id: str
@@ -259,6 +259,7 @@ class GraphRunForm(TypedDict):
 class NodeForm(TypedDict):
     session: KeyForm
     phase: str | None
+    forked_at: int | None
 
 
 class EdgeForm(TypedDict):
@@ -343,7 +344,7 @@ class AuditForm(TypedDict):
 
 
 class StatusForm(TypedDict):
-    """How many sessions there are of each kind."""
+    """The number of sessions of each kind."""
 
     at: str
     sessions: int
@@ -359,7 +360,7 @@ class StatusForm(TypedDict):
 
 
 class PrincipalForm(TypedDict):
-    """Who asks. `app` and `user` are null if the request names them."""
+    """The caller. `app` and `user` are null if the request names them."""
 
     id: str
     role: str

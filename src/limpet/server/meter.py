@@ -14,7 +14,7 @@ BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 
 class Histogram:
-    """How often something took how long."""
+    """A histogram of how long something took."""
 
     __slots__ = ("_counts", "_seconds")
 

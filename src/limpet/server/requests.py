@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.errors import (
@@ -22,6 +22,7 @@ from limpet.errors import (
     EntryRefused,
     InvalidInput,
     LimpetError,
+    RouteNotFound,
     TooManyRequests,
 )
 from limpet.server.access import Caller, CallerOf, note_of
@@ -88,7 +89,7 @@ class Requests:
         except (LimpetError, HTTPException) as error:
             if note.status or scope["type"] != "http":
                 raise
-            await _refusal(error)(scope, receive, answer)
+            await _refusal(error, scope)(scope, receive, answer)
         finally:
             self._meter.at_work -= 1
             for what in note.uses:
@@ -143,7 +144,7 @@ class KeyShare:
             raise TooManyRequests(f"requests in {RATE_SECONDS:.0f} s", burst, wait)
 
     def enter(self, owner: Owner, what: str = REQUESTS) -> None:
-        """Raises TooManyRequests if the key has all that it may have."""
+        """Begin a request. Raises TooManyRequests if the key has all that it may have."""
         count = self._at_work.get((owner, what), 0)
         if count >= self._most[what]:
             raise TooManyRequests(what, count, _RETRY_SECONDS)
@@ -187,7 +188,7 @@ async def read_body(request: Request, share: KeyShare, *, most: int) -> bytes:
 
 
 def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
-    """The same decision, counted; and each key has no more than its share."""
+    """Return `caller_of` with counts: each key has no more than its share."""
 
     async def enter(connection: HTTPConnection) -> Caller:
         try:
@@ -209,11 +210,14 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
     return enter
 
 
-def _refusal(error: LimpetError | HTTPException) -> Response:
+def _refusal(error: LimpetError | HTTPException, scope: Scope) -> Response:
     """The answer to a request that no route has, or that failed."""
     if isinstance(error, LimpetError):
         return error_response(error)
-    return PlainTextResponse(error.detail, error.status_code, error.headers)
+    route = RouteNotFound(f"{scope['method']} {_shown_path(scope)}")
+    answer = error_response(route, status=error.status_code)  # 405: the path, by another method
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _noting(send: Send, note: RequestNote) -> Send:

@@ -1,8 +1,7 @@
-"""Running a server: uvicorn's protocols under our bounds, and an orderly end.
+"""Running a server: where it listens, and an orderly end.
 
-uvicorn parses HTTP and websockets. When it listens, what it refuses and how it ends is decided
-here: a request whose headers or body do not come is cut off; on SIGTERM the server listens no more,
-what is at work is finished, clients are told, and the process exits with 0.
+uvicorn parses HTTP and websockets (see `connection`). On SIGTERM the server listens no more, what
+is at work is finished, clients are told, and the process exits with 0.
 """
 
 from __future__ import annotations
@@ -13,222 +12,37 @@ import logging
 import signal
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from limpet.errors import InvalidInput, StoreUnopened
 from limpet.runtime.worker import Worker
 from limpet.server.access import CallerOf, is_loopback
 from limpet.server.app import build
+from limpet.server.connection import BoundedProtocol
 from limpet.server.limits import (
-    BODY_BYTES_MAX,
-    BODY_SECONDS,
-    CONNECTIONS_MAX,
+    COLLECTED_AFTER,
     DRAIN_SECONDS,
-    HEADER_BYTES_MAX,
     HEADER_SECONDS,
-    JOINED_BYTES_MAX,
     KEEP_ALIVE_SECONDS,
     RATE_PER_KEY,
-    UNREAD_SECONDS,
 )
 from limpet.server.loggers import SERVER
-from limpet.server.managed.stream import ABORT
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
-from limpet.store.remote.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, PATH
+from limpet.store.remote.messages import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:  # it loads numpy
     from limpet.analytics.analytics import Analytics
 
 _UVICORN: Final = logging.getLogger("uvicorn.error")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_NO_LINGER: Final = struct.pack("ii", 1, 0)
-_CLOSING: Final = b"connection: close\r\ncontent-length: 0\r\n\r\n"
-_HEAD_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
-_BODY_TOO_LONG: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _CLOSING
-
-
-class JoinedWrites:
-    """A transport that sends what one step of the event loop wrote in one piece: the head of an
-    answer and its body, or all that a stream has to say.
-
-    A client that takes nothing of it for UNREAD_SECONDS is cut off. Else an answer that nobody
-    reads would stay in memory, also after its request has ended: closing waits for it.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._pieces: list[bytes] = []
-        self._bytes = 0
-        self._sent_bytes = 0  # handed to the transport, all in all
-        self._watch: asyncio.TimerHandle | None = None  # while something waits for the client
-        self.get_extra_info = transport.get_extra_info
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        if not self._pieces:
-            self._loop.call_soon(self._send)
-        self._pieces.append(data)
-        self._bytes += len(data)
-        if self._bytes > JOINED_BYTES_MAX:  # the transport says when its reader is too slow
-            self._send()
-
-    def _send(self) -> None:
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        if not pieces:
-            return
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._sent_bytes += len(data)
-        self._transport.write(data)
-        if self._watch is None and (left := self._transport.get_write_buffer_size()):
-            self._wait(self._sent_bytes - left)
-
-    def _wait(self, taken: int) -> None:
-        self._watch = self._loop.call_later(UNREAD_SECONDS, self._look, taken)
-
-    def _look(self, before: int) -> None:
-        """Cut the connection off if the client has taken nothing since the last look."""
-        self._watch = None
-        left = self._transport.get_write_buffer_size()
-        if not left:
-            return
-        taken = self._sent_bytes - left
-        if taken == before:
-            if (connected := self._transport.get_extra_info("socket")) is not None:
-                # Reset it: the kernel would keep its part of the answer for minutes.
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-            self._transport.abort()
-        else:
-            self._wait(taken)
-
-    def close(self) -> None:
-        self._send()
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._pieces = []
-        self._transport.abort()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection. Whoever sends headers or a body too slowly, or too long ones, is cut off."""
-
-    _timer: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-    _body_bytes = 0
-    _field_bytes = 0  # of the URL and headers, and of trailers after a body in chunks
-    _in_head = True
-    _seconds: float | None = None  # that the rest of a request may take; None: none is under way
-    _refused = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-            return
-        self._seconds = HEADER_SECONDS
-        self._wait_for(HEADER_SECONDS)
-
-    def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-        before = self._seconds
-        super().data_received(data)
-        # Most requests come whole, and need no timer. The head has one for all of it, a body one
-        # for each piece.
-        if self._timer is None or self._seconds != before or self._seconds == BODY_SECONDS:
-            self._wait_for(self._seconds)
-        if (
-            self._in_head
-            and self._head_bytes > HEADER_BYTES_MAX
-            and not self.transport.is_closing()
-        ):
-            self._refuse(_HEAD_TOO_LONG)
-
-    def on_message_begin(self) -> None:
-        self._in_head, self._seconds = True, HEADER_SECONDS
-        super().on_message_begin()
-        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-
-    def on_url(self, url: bytes) -> None:
-        self._field_bytes += len(url)
-        if self._field_bytes > HEADER_BYTES_MAX:
-            self._refuse(_HEAD_TOO_LONG)
-        else:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._field_bytes += len(name) + len(value) + 4
-        if self._field_bytes > HEADER_BYTES_MAX:
-            self._refuse(_HEAD_TOO_LONG)
-        else:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes, self._body_bytes = False, 0, 0
-        self._seconds = BODY_SECONDS
-        if not self._refused:
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        if self._refused:
-            return
-        self._body_bytes += len(body)
-        most = MESSAGE_BYTES_MAX if self.scope["path"].endswith(PATH) else BODY_BYTES_MAX
-        if self._body_bytes > most:
-            self._refuse(_BODY_TOO_LONG)
-            return
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes, self._field_bytes = True, 0, 0
-        self._seconds = None
-        if self._timer is not None:
-            self._wait_for(None)
-        if not self._refused:
-            super().on_message_complete()
-
-    def handle_websocket_upgrade(self) -> None:
-        self._seconds = None
-        self._wait_for(None)
-        if not self._refused:
-            super().handle_websocket_upgrade()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._seconds = None
-        self._wait_for(None)
-        super().connection_lost(exc)
-
-    def _wait_for(self, seconds: float | None) -> None:
-        """Cut the connection off unless more comes in this time."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._late)
-
-    def _refuse(self, answer: bytes) -> None:
-        """Close the connection; with an answer, if none was begun."""
-        if self._refused or self.transport.is_closing():
-            return
-        self._refused = True
-        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-            self.transport.write(answer)
-        self.transport.close()
-
-    def _late(self) -> None:
-        self._timer = None
-        self.transport.abort()
 
 
 class Server:
@@ -295,7 +109,7 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises StoreUnopened if the address cannot be had."""
+    """Return a listening socket. Raises StoreUnopened if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -373,6 +187,7 @@ def freeze_start() -> None:
     and to look at all of it again and again takes a sixth of the time of a request."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECTED_AFTER)  # what requests leave behind is mostly freed without it
 
 
 @contextmanager

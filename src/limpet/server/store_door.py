@@ -118,7 +118,7 @@ class StoreDoor:
 
     @property
     def connected(self) -> int:
-        """How many websockets are open."""
+        """The number of open websockets."""
         return len(self._connections)
 
     def hello(self, caller: Caller) -> Hello:
@@ -168,7 +168,7 @@ class StoreDoor:
     def start(
         self, call: Call, caller: Caller, client: Client, report: Report | None
     ) -> asyncio.Task[Answer] | None:
-        """Begin with a call, or find the one that it repeats; None: its answer was received."""
+        """Begin a call, or return the one that it repeats; None if that answer was received."""
         task = client.calls.get(call.id)
         if task is not None:
             return task
@@ -255,7 +255,8 @@ class StoreDoor:
 
 
 class ExpandedMemory:
-    """What compressed calls at work take once they are expanded: those beyond the bound wait."""
+    """The memory that compressed calls at work take once they are expanded: those beyond the
+    bound wait."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -302,8 +303,8 @@ async def _call(
             raise InvalidQuery(str(error)) from error
         raise InvalidInput(f"the arguments of {method.name} cannot be read: {error}.") from error
     if method.progress is not None:
-        told = given[method.progress] and report is not None
-        given[method.progress] = _reporting(call.id, report) if told else None
+        reports = given[method.progress] and report is not None
+        given[method.progress] = _reporting(call.id, report) if reports else None
     if method.name == "commit":
         for commit in given[0]:
             if commit.base is not None and commit.drafts[0].origin is None:
@@ -332,7 +333,7 @@ def _commits(sent: Sequence[SentCommit], call: Call, caller: Caller) -> tuple[Co
     if not caller.admin:
         for each in sent:
             adopts = any([draft.origin for draft in each.drafts])
-            # What is staged of a move the guard decides, event by event.
+            # The guard decides on the staged events of a move one by one.
             if each.names_of is not None or (adopts and each.key[0] != ARRIVALS):
                 raise InvalidInput("only an admin adopts what another store has recorded.")
     return tuple([unpack_commit(each, again=call.again) for each in sent])
@@ -367,7 +368,7 @@ def _reporting(id: int, report: Report | None) -> Callable[[int, int], None]:
 
 
 def _read(message: bytes) -> Calls:
-    """Raises InvalidInput; also for more calls than a client may have at work."""
+    """Read a message. Raises InvalidInput, also for too many calls at a time."""
     try:
         sent = decode_calls(message)
     except UNREADABLE_MESSAGE as error:
@@ -681,7 +682,7 @@ class Connection:
 
 
 class Pulse:
-    """Tells connections that something was recorded, whoever did: one watcher for all of them."""
+    """Notifies connections of new records by any writer: one watcher serves all of them."""
 
     def __init__(self, lp: Limpet) -> None:
         self._lp = lp

@@ -150,6 +150,8 @@ def test_memory_stores(client: Any) -> None:
     with pytest.raises(anthropic.ConflictError) as taken:
         memories.create(store.id, path="/three", content="x")
     assert taken.value.response.headers["x-should-retry"] == "false"
+    assert taken.value.body["error"]["type"] == "memory_path_conflict_error"
+    assert taken.value.body["error"]["details"]["conflicting_path"] == "/three"
     assert [each.path for each in memories.list(store.id, limit=1)] == [
         "/a/b/two",
         "/a/one",
@@ -183,6 +185,37 @@ def test_memory_stores(client: Any) -> None:
         memories.create(store.id, path="/late", content="x")
     assert store.id not in [each.id for each in client.beta.memory_stores.list()]
     assert client.beta.memory_stores.delete(store.id).type == "memory_store_deleted"
+
+
+def test_a_version_of_a_memory_is_redacted(client: Any) -> None:
+    """Its path and content are gone for good, who wrote it and when stays; the others are as they
+    were. The current version of a memory is not redacted."""
+    store = client.beta.memory_stores.create(name="notes")
+    memories = client.beta.memory_stores.memories
+    versions = client.beta.memory_stores.memory_versions
+    made = memories.create(store.id, path="/card", content="4242 4242")
+    with pytest.raises(anthropic.BadRequestError, match="current version"):
+        versions.redact(made.memory_version_id, memory_store_id=store.id)
+    memories.update(made.id, memory_store_id=store.id, content="gone")
+    for _ in range(2):  # the second time nothing changes
+        redacted = versions.redact(made.memory_version_id, memory_store_id=store.id)
+        assert (redacted.operation, redacted.redacted_at is None) == ("created", False)
+        assert (redacted.path, redacted.content, redacted.content_sha256) == (None, None, None)
+    read = versions.retrieve(made.memory_version_id, memory_store_id=store.id)
+    assert (read.content, read.redacted_at) == (None, redacted.redacted_at)
+    assert read.created_by == redacted.created_by is not None
+    assert memories.retrieve(made.id, memory_store_id=store.id).content == "gone"
+    memories.delete(made.id, memory_store_id=store.id)
+    deletion, last, first = versions.list(store.id, memory_id=made.id, view="full")
+    shown = [(each.operation, each.path, each.content) for each in (deletion, last, first)]
+    assert shown == [
+        ("deleted", "/card", None),
+        ("modified", "/card", "gone"),
+        ("created", None, None),
+    ]
+    assert versions.redact(last.id, memory_store_id=store.id).redacted_at is not None
+    with pytest.raises(anthropic.NotFoundError):
+        versions.redact("memver_nonev1", memory_store_id=store.id)
 
 
 def test_models_and_skills_are_those_of_the_agents(client: Any) -> None:

@@ -65,7 +65,12 @@ def test_environments(client: Any) -> None:
     assert made.config.networking.type == "unrestricted"
     changed = client.beta.environments.update(made.id, name="lab 2", metadata={"a": None})
     assert (changed.name, changed.metadata) == ("lab 2", {})
-    assert made.id in [each.id for each in client.beta.environments.list(limit=1)]
+    pages = [page.data for page in client.beta.environments.list(limit=1).iter_pages()]
+    assert max(len(data) for data in pages) == 1
+    listed = [each.id for data in pages for each in data]
+    assert listed[0] == "env_default"
+    assert made.id in listed
+    assert len({*listed}) == len(listed)
     assert client.beta.environments.archive(made.id).archived_at is not None
     assert made.id not in [each.id for each in client.beta.environments.list()]
     assert client.beta.environments.delete(made.id).type == "environment_deleted"
@@ -126,6 +131,30 @@ def test_sessions_are_listed_page_by_page(client: Any, agent: Any) -> None:
     assert [each.id for each in later] == made[:2:-1]
 
 
+def test_a_list_of_sessions_is_read_backwards(client: Any, agent: Any) -> None:
+    """`prev_page` leads to the page before, as far as the first, which has none."""
+    for _ in range(5):
+        client.beta.sessions.create(agent=agent.id, environment_id="env_default")
+
+    def read(page: str | None) -> Any:
+        query = {} if page is None else {"page": page}
+        return client.beta.sessions.list(agent_id=agent.id, limit=2, extra_query=query)
+
+    pages = [read(None)]
+    while pages[-1].next_page:
+        pages.append(read(pages[-1].next_page))
+    shown = [[each.id for each in page.data] for page in pages]
+    assert [len(each) for each in shown] == [2, 2, 1]
+    back = [pages[-1]]
+    while back[-1].prev_page:
+        back.append(read(back[-1].prev_page))
+    assert [[each.id for each in page.data] for page in back] == shown[::-1]
+    assert [each.id for each in back[-1]] == [id for page in shown for id in page]  # and forward
+    for wrong in ("zzz", "eJyLVtJRUIoFAAi-AeY"):
+        with pytest.raises(anthropic.BadRequestError):
+            read(wrong)
+
+
 @pytest.mark.parametrize(
     "id", ["sesn_nothing", "sesn_.!!", "other_1", "sesn_." + "QQ" * 300, "sesn_%00"]
 )
@@ -140,6 +169,27 @@ def test_what_is_not_offered_is_404_in_the_form_of_the_wire(client: Any) -> None
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.get("/v1/deployments", cast_to=object)
     assert missing.value.body["error"]["details"]["error_code"] == "request.no_route"
+
+
+def test_tools_of_a_session_are_checked_and_filled_in(client: Any, session: Any) -> None:
+    """What a session has in the place of its agent's tools is as an agent's would be."""
+    sessions = client.beta.sessions
+    tools = [{"type": "agent_toolset_20260401", "configs": [{"name": "bash", "enabled": False}]}]
+    (tool,) = sessions.update(session.id, agent={"tools": tools}).agent.tools
+    assert tool.default_config.permission_policy.type == "always_allow"
+    assert [(each.name, each.enabled) for each in tool.configs] == [("bash", False)]
+    with pytest.raises(anthropic.BadRequestError, match="tools"):
+        sessions.update(session.id, extra_body={"agent": {"tools": 5}})
+    assert len(sessions.retrieve(session.id).agent.tools) == 1
+
+
+def test_filters_of_a_list_are_never_passed_over(client: Any, session: Any) -> None:
+    """A status that there is not is refused; no session here was made by a deployment."""
+    sessions = client.beta.sessions
+    with pytest.raises(anthropic.BadRequestError, match="statuses"):
+        list(sessions.list(statuses=["bogus"]))
+    assert session.id in [each.id for each in sessions.list(statuses=["idle"], limit=100)]
+    assert not list(sessions.list(extra_query={"deployment_id": "depl_x"}))
 
 
 def test_a_wrong_body_is_refused_with_a_reason(client: Any) -> None:

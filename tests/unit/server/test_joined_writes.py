@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from limpet.server import serve
+from limpet.server import connection
+from limpet.server.connection import JoinedWrites
 from limpet.server.limits import JOINED_BYTES_MAX
-from limpet.server.serve import JoinedWrites
 
 
 class FakeTransport(asyncio.Transport):
@@ -68,7 +68,7 @@ async def test_closing_sends_what_was_written_and_aborting_does_not() -> None:
 
 async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after its answer was closed, which waits for it."""
-    monkeypatch.setattr(serve, "UNREAD_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.01)
     plain = FakeTransport()
     joined = JoinedWrites(plain, asyncio.get_running_loop())
     plain.waiting_bytes = 3

@@ -175,11 +175,11 @@ async def list_versions(call: WireCall) -> Answer:
 
 def agent_form(document: Document) -> Json:
     value = shelf.shown(document, "agent")
-    value["tools"] = [_tool_form(tool) for tool in value["tools"]]
+    value["tools"] = [tool_form(tool) for tool in value["tools"]]
     return value
 
 
-def _tool_form(tool: Json) -> Json:
+def tool_form(tool: Json) -> Json:
     """A tool with what is the default where nothing was given."""
     if tool.get("type") == "custom":
         return dict(tool)
@@ -230,14 +230,12 @@ async def create_environment(call: WireCall) -> Answer:
 
 @describe(response=PageForm[EnvironmentForm])
 async def list_environments(call: WireCall) -> Answer:
-    listed = await shelf.listed(call, call.of_app(ENVIRONMENTS), environment_form)
-    if call.text("page") is None:
-        listed["data"].insert(0, default_environment())
-    return listed
+    first = (default_environment(),)
+    return await shelf.listed(call, call.of_app(ENVIRONMENTS), environment_form, first=first)
 
 
 async def find_environment(call: WireCall, id: str) -> Json:
-    """Raises DocumentNotFound."""
+    """Return an environment. Raises DocumentNotFound."""
     if id == DEFAULT_ENVIRONMENT:
         return default_environment()
     return environment_form(await shelf.find(call.of_app(ENVIRONMENTS), id))

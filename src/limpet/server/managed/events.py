@@ -198,7 +198,7 @@ class CheckedSend:
         return request
 
     async def _check_answer(self, draft: Draft) -> None:
-        """Raises RequestAnswered, RequestMismatch, RequestNotFound."""
+        """Check an answer. Raises RequestAnswered, RequestMismatch, RequestNotFound."""
         session, id = self._session, draft.data["request_id"]
         facts = session.head.facts
         if id not in requests_in(facts):
@@ -412,7 +412,7 @@ def _defined(event: Event, data: Mapping[str, Any]) -> Json:
 
 
 def _tool_use(event: Event, data: Mapping[str, Any]) -> Json | None:
-    """Of a call that a model made the wire shows the call, not that it was asked about too."""
+    """Show a model's call once on the wire, without the request for its approval."""
     if "awaits" in data and _CALL.fullmatch(str(data.get("request_id"))):
         return None
     permission = data.get("permission", "allow")
@@ -535,7 +535,7 @@ async def _input(session: Session[Any], event: Event, data: Mapping[str, Any]) -
 async def _delegation_ended(
     session: Session[Any], event: Event, data: Mapping[str, Any]
 ) -> Json | None:
-    """What a child returns to its parent: the last message of its agent."""
+    """The result of a child for its parent: the last message of its agent."""
     parent = parent_in(session.head.facts)
     if parent is None:
         return None
@@ -546,7 +546,7 @@ async def _delegation_ended(
 def _between(
     event: Event, type: str, other: Key, content: list[Json], agent: str | None = None
 ) -> Json:
-    """A message to or from another thread; its agent is named unless it is the first."""
+    """A message to or from another thread, with its agent unless that is the first."""
     way = "to" if type == _SENT else "from"
     form = {**_named(event, type), "processed_at": rfc3339(event.at), "content": content}
     form[f"{way}_session_thread_id"] = ids.thread_id(other)
@@ -554,7 +554,7 @@ def _between(
 
 
 async def _task(session: Session[Any], child: Key) -> list[Json]:
-    """What a child was asked to do; empty if it is gone, or is not the reader's to see."""
+    """Return what a child was asked to do; empty if it is gone, or is not the reader's to see."""
     from limpet.runtime.children import open_child  # what runs turns, a server may never need
 
     try:

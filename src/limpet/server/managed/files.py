@@ -38,7 +38,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(request=bytes, response=FileForm, request_media_type="multipart/form-data")
 async def upload(call: WireCall) -> Answer:
-    """It is there once its content is: until then nobody is shown it."""
+    """Upload a file. It is listed once its content is stored."""
     name, media, data = _file(await call.raw(), call.request.headers.get("content-type", ""))
     documents, id = call.of_user(FILES), ids.new_id("file_")
     value: Json = {"filename": name, "mime_type": media, "size_bytes": len(data)}

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class DeletedForm(TypedDict):
-    """A removed object; its type ends with `_deleted`."""
+    """A removed object, with a type that ends in `_deleted`."""
 
     id: str
     type: str
@@ -76,6 +76,7 @@ class WireSessionForm(TypedDict):
     created_at: str
     updated_at: str
     archived_at: str | None
+    deployment_id: None
 
 
 class SessionPageForm(TypedDict):
@@ -193,7 +194,7 @@ class MemoryItemForm(TypedDict):
 
 
 class MemoryVersionForm(TypedDict):
-    """A version; of a deletion there is no path and no content."""
+    """A version; of a deletion there is no content, of a redacted one no path either."""
 
     id: str
     type: str
@@ -206,6 +207,8 @@ class MemoryVersionForm(TypedDict):
     content: NotRequired[str]
     content_sha256: NotRequired[str]
     content_size_bytes: NotRequired[int]
+    redacted_at: NotRequired[str]
+    redacted_by: NotRequired[dict[str, Any]]
 
 
 class WorkForm(TypedDict):

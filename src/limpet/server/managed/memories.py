@@ -1,11 +1,15 @@
 """Memory stores: documents of the user, and the memories in them, by path, with their versions.
 
 A path is claimed by a document of its own, put in the same commit as the memory: no two memories of
-a store have one path.
+a store have one path. The path and content of each version are a document of their own too, so that
+a version can be redacted: its text is removed from the store, and the others stay.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
@@ -17,6 +21,8 @@ from limpet.errors import (
     DocumentConflict,
     DocumentNotFound,
     InvalidInput,
+    InvalidKey,
+    MemoryPathTaken,
     MemoryPreconditionFailed,
 )
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -40,16 +46,21 @@ from limpet.server.managed.wire import (
     place_in,
     rfc3339,
     to_token,
+    whole_number,
 )
 from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document, Documents
+from limpet.session.journal import retrying
 
 STORES: Final = "wire_memory_stores"
 MEMORIES: Final = "wire_memories"
+TEXTS: Final = "wire_memory_texts"  # the path and content of one version
+REDACTED: Final = "wire_memory_redactions"  # of one version: when, and by whom
 PATHS: Final = "wire_memory_paths"
 _CONTENT_BYTES_MAX: Final = 100 * 1024
 _PATH_CHARS_MAX: Final = 1_024
+_READ_AT_ONCE: Final = 100
 
 
 class StoreCreate(msgspec.Struct):
@@ -102,6 +113,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("DELETE", memories + "/{id}", delete),
         at("GET", versions, list_versions),
         at("GET", versions + "/{id}", retrieve_version),
+        at("POST", versions + "/{id}/redact", redact),
     ]
 
 
@@ -141,7 +153,7 @@ async def update_store(call: WireCall) -> Answer:
 async def delete_store(call: WireCall) -> Answer:
     store = call.path("store_id")
     await shelf.find(call.of_user(STORES), store)
-    for collection in (MEMORIES, PATHS):
+    for collection in (MEMORIES, PATHS, TEXTS, REDACTED):
         documents = call.of_user(collection)
         async for document in documents.each(f"{store}/"):
             await documents.purge(document.name)
@@ -168,30 +180,94 @@ async def _open_store(call: WireCall) -> str:
 # --- memories -------------------------------------------------------------------------------------
 
 
+class StoredMemory:
+    """One memory: its newest version, and the path and content that this version has."""
+
+    def __init__(self, document: Document, text: Json) -> None:
+        self.document = document
+        self.path: str = text["path"]
+        self.content: str = text["content"]
+
+    def form(self, *, full: bool) -> Json:
+        store, _, id = self.document.name.partition("/")
+        return {
+            "id": id,
+            "type": "memory",
+            "memory_store_id": store,
+            "memory_version_id": _version_id(id, self.document.version),
+            "path": self.path,
+            "content": self.content if full else None,
+            "content_sha256": _hash(self.content),
+            "content_size_bytes": len(self.content.encode()),
+            "created_at": self.document.value["created_at"],
+            "updated_at": rfc3339(self.document.at),
+        }
+
+    def check_content(self, expected: object) -> None:
+        """Raise MemoryPreconditionFailed if it has another content."""
+        if expected is not None and expected != _hash(self.content):
+            raise MemoryPreconditionFailed(self.document.name.rpartition("/")[2])
+
+
+async def _find(call: WireCall, name: str) -> StoredMemory:
+    """Return a memory. Raises DocumentNotFound."""
+    document = await shelf.find(call.of_user(MEMORIES), name)
+    text = await call.of_user(TEXTS).get(_text_name(name, document.version))
+    return StoredMemory(document, text.value)
+
+
+async def _each(call: WireCall, documents: Sequence[Document]) -> list[StoredMemory]:
+    """These memories, without those that have changed meanwhile beyond recognition."""
+    texts, memories = call.of_user(TEXTS), list[StoredMemory]()
+    for first in range(0, len(documents), _READ_AT_ONCE):
+        some = documents[first : first + _READ_AT_ONCE]
+        read = [texts.find(_text_name(each.name, each.version)) for each in some]
+        for document, text in zip(some, await asyncio.gather(*read), strict=True):
+            if text is not None:  # else it was deleted and redacted since it was listed
+                memories.append(StoredMemory(document, text.value))
+    return memories
+
+
+def _text_name(name: str, version: int) -> str:
+    return f"{name}/{version}"
+
+
 @describe(response=MemoryForm)
 async def create(call: WireCall) -> Answer:
     store, body = await _open_store(call), await call.body(MemoryCreate)
-    value = _checked({"path": body.path, "content": body.content or ""})
-    value["created_at"] = rfc3339(call.lp.now())
-    memories, name = call.of_user(MEMORIES), f"{store}/{ids.new_id('mem_')}"
-    return _memory(await _put(call, memories, store, name, value, expect=0), full=True)
+    text = _checked({"path": body.path, "content": body.content or ""})
+    name, made_at = f"{store}/{ids.new_id('mem_')}", rfc3339(call.lp.now())
+    made = await retrying(  # another memory claimed the path at the same time: it is seen next
+        lambda: _put(call, store, name, {"created_at": made_at}, text, expect=0), DocumentConflict
+    )
+    return made.form(full=True)
 
 
 async def _put(
-    call: WireCall, memories: Documents, store: str, name: str, value: Json, *, expect: int
-) -> Document:
-    """Put the memory and claim its path, in one commit. Raises DocumentConflict."""
-    paths, claim = call.of_user(PATHS), _claim(store, value["path"])
+    call: WireCall, store: str, name: str, value: Json, text: Json, *, expect: int
+) -> StoredMemory:
+    """Put the memory, the text of the new version, and claim its path, in one commit. Raises
+    DocumentConflict, MemoryPathTaken."""
+    paths, claim = call.of_user(PATHS), _claim(store, text["path"])
     held = await paths.find(claim)
     if held is not None and held.value["memory"] != name:
-        other = await memories.find(held.value["memory"])
-        if other is not None and other.value["path"] == value["path"]:
-            raise DocumentConflict("memories", value["path"][:100], 0, other.version)
+        await _check_free(call, held.value["memory"], text["path"])
     async with call.lp.commit() as c:
-        c.put(memories, name, value, expect=expect)
+        c.put(call.of_user(MEMORIES), name, value, expect=expect)
+        c.put(call.of_user(TEXTS), _text_name(name, expect + 1), text, expect=0)
         version = 0 if held is None else held.version
         c.put(paths, claim, {"memory": name}, expect=version)
-    return c.documents[0]
+    return StoredMemory(c.documents[0], text)
+
+
+async def _check_free(call: WireCall, holder: str, path: str) -> None:
+    """Raise MemoryPathTaken if the memory that claimed this path still has it."""
+    try:
+        other = await _find(call, holder)
+    except DocumentNotFound:
+        return
+    if other.path == path:
+        raise MemoryPathTaken(holder.rpartition("/")[2], path[:100])
 
 
 def _claim(store: str, path: str) -> str:
@@ -205,8 +281,9 @@ async def listed(call: WireCall) -> Answer:
     prefix, full = call.text("path_prefix") or "", call.text("view") == "full"
     depth = call.number("depth", 0, most=1_000)
     listing: dict[str, Json] = {}
-    async for document in call.of_user(MEMORIES).each(f"{store.name}/"):
-        path = document.value["path"]
+    documents = [each async for each in call.of_user(MEMORIES).each(f"{store.name}/")]
+    for memory in await _each(call, documents):
+        path = memory.path
         if not path.startswith(prefix):
             continue
         steps = path[len(prefix) :].lstrip("/").split("/")
@@ -214,7 +291,7 @@ async def listed(call: WireCall) -> Answer:
             below = path[: len(path) - len("/".join(steps[depth:]))]
             listing[below] = {"type": "memory_prefix", "path": below}
         else:
-            listing[path] = _memory(document, full=full)
+            listing[path] = memory.form(full=full)
     limit, token = call.limit(), call.text("page")
     after = "" if token is None else from_token(token)
     paths = [path for path in sorted(listing) if path > after]
@@ -225,31 +302,31 @@ async def listed(call: WireCall) -> Answer:
 
 @describe(response=MemoryForm)
 async def retrieve(call: WireCall) -> Answer:
-    return _memory(await shelf.find(call.of_user(MEMORIES), _name(call)), full=True)
+    return (await _find(call, _name(call))).form(full=True)
 
 
 @describe(response=MemoryForm)
 async def update(call: WireCall) -> Answer:
     """On the version whose content the precondition was held against."""
     store, body, name = await _open_store(call), await call.body(MemoryUpdate), _name(call)
-    memories = call.of_user(MEMORIES)
-    document = await shelf.find(memories, name)
     for _ in range(UPDATE_TRIES_MAX):
-        _check_content(document, (body.precondition or {}).get("content_sha256"))
-        given = {"path": body.path, "content": body.content}
-        new = {field: text for field, text in given.items() if text is not None}
-        value = _checked({**document.value, **new})
-        if value == document.value:
-            return _memory(document, full=True)
+        memory = await _find(call, name)
+        memory.check_content((body.precondition or {}).get("content_sha256"))
+        text = _checked(
+            {
+                "path": memory.path if body.path is None else body.path,
+                "content": memory.content if body.content is None else body.content,
+            }
+        )
+        if (memory.path, memory.content) == (text["path"], text["content"]):
+            return memory.form(full=True)
+        value, expect = dict(memory.document.value), memory.document.version
         try:
-            put = await _put(call, memories, store, name, value, expect=document.version)
-        except DocumentConflict as conflict:
-            if conflict.collection == "memories":  # the path is another's
-                raise
-            document = await shelf.find(memories, name)
+            put = await _put(call, store, name, value, text, expect=expect)
+        except DocumentConflict:
             continue
-        return _memory(put, full=True)
-    raise DocumentConflict("memories", name, document.version, None)
+        return put.form(full=True)
+    raise DocumentConflict("memories", name, 0, None)
 
 
 @describe(response=DeletedForm)
@@ -257,18 +334,13 @@ async def delete(call: WireCall) -> Answer:
     """Its versions can still be read. Its path is free: nobody has it any more."""
     await _open_store(call)
     memories, name = call.of_user(MEMORIES), _name(call)
-    document = await shelf.find(memories, name)
-    _check_content(document, call.text("expected_content_sha256"))
+    memory = await _find(call, name)
+    memory.check_content(call.text("expected_content_sha256"))
     try:
-        await memories.delete(name, expect=document.version)
+        await memories.delete(name, expect=memory.document.version)
     except DocumentConflict:
         raise MemoryPreconditionFailed(call.path("id")) from None
     return {"id": call.path("id"), "type": "memory_deleted"}
-
-
-def _check_content(document: Document, expected: object) -> None:
-    if expected is not None and expected != _hash(document.value["content"]):
-        raise MemoryPreconditionFailed(document.name.rpartition("/")[2])
 
 
 def _hash(content: str) -> str:
@@ -291,29 +363,12 @@ def _name(call: WireCall) -> str:
     return f"{store}/{id}"
 
 
-def _memory(document: Document, *, full: bool) -> Json:
-    store, _, id = document.name.partition("/")
-    content = document.value["content"]
-    return {
-        "id": id,
-        "type": "memory",
-        "memory_store_id": store,
-        "memory_version_id": _version_id(id, document.version),
-        "path": document.value["path"],
-        "content": content if full else None,
-        "content_sha256": _hash(content),
-        "content_size_bytes": len(content.encode()),
-        "created_at": document.value["created_at"],
-        "updated_at": rfc3339(document.at),
-    }
-
-
 # --- versions -------------------------------------------------------------------------------------
 
 
 @describe(response=PageForm[MemoryVersionForm])
 async def list_versions(call: WireCall) -> Answer:
-    """Of one memory, deleted or not, or of all that are there; the newest of each first."""
+    """List the versions of one memory, deleted or not, or of all; newest first."""
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
     memories, id = call.of_user(MEMORIES), call.text("memory_id")
     if id is not None:
@@ -321,51 +376,102 @@ async def list_versions(call: WireCall) -> Answer:
     else:
         names = [each.name async for each in memories.each(f"{store.name}/")]
     full, operation = call.text("view") == "full", call.text("operation")
-    every = [form for name in names for form in await _versions(memories, name, full=full)]
-    kept = [each for each in every if operation in (None, each["operation"])]
+    every = [document for name in names for document in await _history(memories, name)]
+    kept = [each for each in every if operation in (None, _operation(each))]
     limit, start = call.limit(), place_in(call.text("page"))
     more = to_token(str(start + limit)) if start + limit < len(kept) else None
-    return page(kept[start : start + limit], more)
+    shown = kept[start : start + limit]
+    return page([await _version(call, each, full=full) for each in shown], more)
 
 
 @describe(response=MemoryVersionForm)
 async def retrieve_version(call: WireCall) -> Answer:
+    return await _version(call, await _find_version(call), full=True)
+
+
+@describe(response=MemoryVersionForm)
+async def redact(call: WireCall) -> Answer:
+    """Remove the path and content of a version for good. Repeating it changes nothing.
+
+    The record comes first: if the server dies before the text is gone, the version shows nothing
+    of it all the same, and a repeat removes it.
+    """
+    document = await _find_version(call)
+    newest = await call.of_user(MEMORIES).find(document.name)
+    if newest is not None and newest.version == document.version:
+        raise InvalidInput(
+            "this is the current version of a memory. Update or delete the memory first."
+        )
+    name = _text_name(document.name, document.version)
+    value = {"redacted_at": rfc3339(call.lp.now()), "redacted_by": call.caller.name}
+    with suppress(DocumentConflict):
+        await call.of_user(REDACTED).put(name, value, expect=0)
+    await call.of_user(TEXTS).purge(name)
+    return await _version(call, document, full=True)
+
+
+async def _find_version(call: WireCall) -> Document:
+    """The version of the path. Raises DocumentNotFound."""
     id = call.path("id")
     memory, _, number = id.removeprefix("memver_").rpartition("v")
-    documents, name = call.of_user(MEMORIES), f"{call.path('store_id')}/mem_{memory}"
-    for form in await _versions(documents, name, full=True) if number.isdecimal() else ():
-        if form["id"] == id:
-            return form
+    name, version = f"{call.path('store_id')}/mem_{memory}", whole_number(number)
+    if version and _version_id(f"mem_{memory}", version) == id:
+        with suppress(InvalidKey):
+            before = version + 1
+            for document in await call.of_user(MEMORIES).history(name, limit=1, before=before):
+                if document.version == version:
+                    return document
     raise DocumentNotFound("memory_versions", id[:100])
 
 
-async def _versions(memories: Documents, name: str, *, full: bool) -> list[Json]:
-    store, _, id = name.partition("/")
-    forms: list[Json] = []
+async def _history(memories: Documents, name: str) -> list[Document]:
+    """Every version of a memory, the newest first."""
+    documents: list[Document] = []
     before: int | None = None
     while before != 1 and (versions := await memories.history(name, limit=100, before=before)):
         before = versions[-1].version
-        forms += [_version(store, id, each, full=full) for each in versions]
-    return forms
+        documents += versions
+    return documents
 
 
-def _version(store: str, id: str, document: Document, *, full: bool) -> Json:
-    operation = "created" if document.version == 1 else "modified"
+def _operation(document: Document) -> str:
+    if document.deleted:
+        return "deleted"
+    return "created" if document.version == 1 else "modified"
+
+
+async def _version(call: WireCall, document: Document, *, full: bool) -> Json:
+    store, _, id = document.name.partition("/")
     form: Json = {
         "id": _version_id(id, document.version),
         "type": "memory_version",
         "memory_id": id,
         "memory_store_id": store,
-        "operation": "deleted" if document.deleted else operation,
+        "operation": _operation(document),
         "created_at": rfc3339(document.at),
-        "created_by": {"type": "user_actor", "user_id": document.actor},
+        "created_by": _person(document.actor),
     }
+    # A deletion has the path of the version before it.
+    text_version = document.version - 1 if document.deleted else document.version
+    text, redacted = await asyncio.gather(
+        call.of_user(TEXTS).find(_text_name(document.name, text_version)),
+        call.of_user(REDACTED).find(_text_name(document.name, document.version)),
+    )
+    if redacted is not None:
+        by = _person(redacted.value["redacted_by"])
+        return {**form, "redacted_at": redacted.value["redacted_at"], "redacted_by": by}
+    if text is None:
+        return form
+    form["path"] = text.value["path"]
     if document.deleted:
         return form
-    content = document.value["content"]
-    form |= {"path": document.value["path"], "content_sha256": _hash(content)}
-    form |= {"content_size_bytes": len(content.encode())}
+    content = text.value["content"]
+    form |= {"content_sha256": _hash(content), "content_size_bytes": len(content.encode())}
     return {**form, "content": content} if full else form
+
+
+def _person(actor: str) -> Json:
+    return {"type": "user_actor", "user_id": actor}
 
 
 def _version_id(id: str, version: int) -> str:

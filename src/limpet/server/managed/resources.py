@@ -22,10 +22,11 @@ from limpet.server.managed.forms import DeletedForm, ResourceForm, ThreadForm, W
 from limpet.server.managed.sessions import (
     MANAGED,
     UPDATED,
-    blank_managed,
+    check_count,
     check_idle,
     form_of,
     load,
+    managed_in,
     resource_of,
 )
 from limpet.server.managed.stream import stream_of
@@ -123,11 +124,12 @@ async def _change(call: WireCall, changed: Any, id: str | None = None) -> None:
     session = await load(call)
 
     def change(state: Mapping[str, Any]) -> Json:
-        managed = dict(state.get(MANAGED) or blank_managed(call.app))
-        resources = [dict(each) for each in managed["resources"]]
+        managed = managed_in(state, call.app)
         if id is not None:
-            _named(resources, id)
-        return {MANAGED: {**managed, "resources": changed(resources)}}
+            _named(managed["resources"], id)
+        resources = changed(managed["resources"])
+        check_count(resources)
+        return {MANAGED: {**managed, "resources": resources}}
 
     await session.update(change, type=UPDATED, data={"changed": ["resources"]})
 

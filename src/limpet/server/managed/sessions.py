@@ -7,14 +7,18 @@ that was made otherwise is shown too, without these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
 from limpet.model.facts.running.budgets import Budget, granted
@@ -26,6 +30,7 @@ from limpet.server.managed.agents import (
     checked_agent,
     find_agent,
     find_environment,
+    tool_form,
 )
 from limpet.server.managed.events import draft_of
 from limpet.server.managed.forms import DeletedForm, SessionPageForm, WireSessionForm
@@ -34,10 +39,8 @@ from limpet.server.managed.wire import (
     Json,
     WireCall,
     endpoint,
-    from_token,
     page,
     rfc3339,
-    to_token,
 )
 from limpet.server.openapi import describe
 from limpet.server.service import Service
@@ -48,11 +51,26 @@ MANAGED: Final = "managed"
 UPDATED: Final = "managed.updated"
 _INITIAL_EVENTS_MAX: Final = 50
 _RESOURCES_MAX: Final = 100
+_PAGES_BACK_MAX: Final = 100  # that a place in a list remembers
+_PLACE_BYTES_MAX: Final = 256 * 1_024
 _SNAPSHOT: Final = (
     *("id", "type", "version", "name", "description", "model", "system", "tools"),
     *("mcp_servers", "skills", "multiagent", "execution_identity"),
 )
 _OVERRIDES: Final = frozenset(("model", "system", "tools", "mcp_servers", "skills"))
+_STATUSES: Final = frozenset(("rescheduling", "running", "idle", "terminated"))
+
+
+class Managed(msgspec.Struct):
+    """The field `managed` of a session's state."""
+
+    agent: dict[str, Any]
+    environment_id: str
+    title: str | None
+    metadata: dict[str, str]
+    resources: list[dict[str, Any]]
+    vault_ids: list[str]
+    budget: dict[str, Any] | None = None
 
 
 class SessionCreate(msgspec.Struct):
@@ -134,10 +152,14 @@ async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
     if agent["archived_at"] is not None:
         raise InvalidInput(f"the agent {id} is archived. Create a session with another one.")
     if given.get("type") == "agent_with_overrides":
-        agent = checked_agent(
-            {**agent, **{name: given[name] for name in _OVERRIDES & given.keys()}}
-        )
+        agent = _overridden(agent, {name: given[name] for name in _OVERRIDES & given.keys()})
     return {name: agent.get(name) for name in _SNAPSHOT}
+
+
+def _overridden(agent: Json, given: Mapping[str, Any]) -> Json:
+    """An agent with what a session has in its place. Raises InvalidInput."""
+    checked = checked_agent({**agent, **given})
+    return {**checked, "tools": [tool_form(tool) for tool in checked["tools"]]}
 
 
 def _budget(given: Mapping[str, Any]) -> Budget:
@@ -151,9 +173,13 @@ def _budget(given: Mapping[str, Any]) -> Budget:
 
 def resources_of(call: WireCall, given: list[dict[str, Any]]) -> list[Json]:
     """Resources of a session, with ids. Raises InvalidInput."""
-    if len(given) > _RESOURCES_MAX:
-        raise InvalidInput(f"a session has at most {_RESOURCES_MAX} resources.")
+    check_count(given)
     return [resource_of(call, each) for each in given]
+
+
+def check_count(resources: Sequence[Any]) -> None:
+    if len(resources) > _RESOURCES_MAX:
+        raise InvalidInput(f"a session has at most {_RESOURCES_MAX} resources.")
 
 
 def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
@@ -176,11 +202,15 @@ def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
 @describe(response=SessionPageForm)
 async def listed(call: WireCall) -> Answer:
     """The newest first, unless order=asc."""
-    limit, token = call.limit(), call.text("page")
-    cursor = None if token is None else from_token(token)
+    limit, place = call.limit(), PagePlace.parse(call.text("page"))
+    cursor = place.cursor
     named = {"agent_id": call.text("agent_id"), "agent_version": call.text("agent_version")}
     labels = {name: value for name, value in named.items() if value is not None}
     created, statuses = call.times(), call.texts("statuses")
+    if not _STATUSES.issuperset(statuses):
+        raise InvalidQuery(f"statuses are among {', '.join(sorted(_STATUSES))}")
+    if call.text("deployment_id") is not None:  # no session here is made by a deployment
+        return {**page([], None), "prev_page": None}
     archived, store = call.flag("include_archived"), call.text("memory_store_id")
     items: list[Json] = []
     while True:
@@ -205,8 +235,57 @@ async def listed(call: WireCall) -> Answer:
                 items.append(form)
         cursor = heads.cursor
         if cursor is None or len(items) == limit:
-            next_page = None if cursor is None else to_token(cursor)
-            return {**page(items, next_page), "prev_page": None}
+            next_page = None if cursor is None else place.after(cursor).token()
+            before = place.before()
+            return {
+                **page(items, next_page),
+                "prev_page": None if before is None else before.token(),
+            }
+
+
+class PagePlace:
+    """A page in a list that is read both ways: the cursors of the pages up to it.
+
+    A cursor leads forward only. Those of a list differ in their last characters, so compressed they
+    are short.
+    """
+
+    def __init__(self, cursors: Sequence[str]) -> None:
+        self._cursors = tuple(cursors)  # of the pages after the first; "": those before are dropped
+
+    @classmethod
+    def parse(cls, token: str | None) -> PagePlace:
+        """Parse a cursor. Raises InvalidCursor."""
+        if token is None:
+            return cls(())
+        try:
+            packed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+            unpacked = zlib.decompressobj().decompress(packed, _PLACE_BYTES_MAX)
+            cursors = msgspec.json.decode(unpacked, type=list[str])
+        except (binascii.Error, ValueError, zlib.error, msgspec.DecodeError):
+            raise InvalidCursor from None
+        if cursors and not cursors[-1]:
+            raise InvalidCursor
+        return cls(cursors)
+
+    @property
+    def cursor(self) -> str | None:
+        return self._cursors[-1] if self._cursors else None
+
+    def token(self) -> str:
+        packed = zlib.compress(msgspec.json.encode(self._cursors), 9)
+        return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    def after(self, cursor: str) -> PagePlace:
+        cursors = (*self._cursors, cursor)
+        if len(cursors) > _PAGES_BACK_MAX:
+            cursors = ("", *cursors[2:])
+        return PagePlace(cursors)
+
+    def before(self) -> PagePlace | None:
+        """The page before this one; None of the first, or if it is not known any more."""
+        earlier = self._cursors[:-1]
+        return None if not self._cursors or earlier == ("",) else PagePlace(earlier)
 
 
 @describe(response=WireSessionForm)
@@ -224,10 +303,11 @@ async def update(call: WireCall) -> Answer:
         check_idle(session)
 
     def changed(state: Mapping[str, Any]) -> Json:
-        managed = dict(state.get(MANAGED) or blank_managed(call.app))
-        metadata = shelf.patched(dict(managed["metadata"]), given.get("metadata"))
-        tools = {name: agent[name] for name in ("tools", "mcp_servers") if name in agent}
-        managed |= {**given, "metadata": metadata, "agent": {**managed["agent"], **tools}}
+        managed = managed_in(state, call.app)
+        managed |= {**given, "metadata": shelf.patched(managed["metadata"], given.get("metadata"))}
+        if tools := {name: agent[name] for name in ("tools", "mcp_servers") if name in agent}:
+            managed["agent"] = _overridden({"metadata": {}, **managed["agent"]}, tools)
+            managed["agent"] = {name: managed["agent"].get(name) for name in _SNAPSHOT}
         if budget is not None:
             managed["budget"] = budget
         return {MANAGED: managed}
@@ -259,7 +339,7 @@ async def delete(call: WireCall) -> Answer:
 
 @describe(response=WireSessionForm)
 async def archive(call: WireCall) -> Answer:
-    """It is completed first; again, nothing changes."""
+    """Archive a session, after completing it. Repeating it changes nothing."""
     session = await load(call)
     check_idle(session)
     if session.phase not in TERMINAL:
@@ -293,9 +373,7 @@ async def shown(call: WireCall, key: Key) -> Json:
 
 def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
     """A session as the wire shows it, from its head and its state."""
-    managed = state.get(MANAGED)
-    if not isinstance(managed, Mapping):
-        managed = blank_managed(head.key.app)
+    managed = managed_in(state, head.key.app)
     updated = rfc3339(to_time(head.updated_us))
     now = call.lp.now()
     usage = head.facts.get("usage", FrozenDict())
@@ -309,7 +387,8 @@ def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
         "metadata": managed["metadata"],
         "resources": managed["resources"],
         "vault_ids": managed["vault_ids"],
-        "budget": managed.get("budget"),
+        "budget": managed["budget"],
+        "deployment_id": None,
         "outcome_evaluations": _evaluations(head),
         "stats": {"duration_seconds": (now - to_time(head.created_us)).total_seconds()},
         "usage": {
@@ -334,8 +413,17 @@ def _evaluations(head: Head) -> list[Json]:
     return [{**form, "description": outcome.get("title", ""), "iteration": 0, "result": result}]
 
 
+def managed_in(state: Mapping[str, Any], app: str) -> Json:
+    """The wire's part of a session's state. Blank if the session was not made by the wire,
+    or has something else under this name: whoever writes its state may put anything there."""
+    if isinstance(stored := state.get(MANAGED), dict):
+        with suppress(msgspec.ValidationError):
+            return msgspec.to_builtins(msgspec.convert(stored, Managed))  # type: ignore[no-any-return]
+    return blank_managed(app)
+
+
 def blank_managed(app: str) -> Json:
-    """Of a session that was not made by the wire."""
+    """The managed part of a session that was not made by the wire."""
     agent: Json = {"id": "agent_none", "type": "agent", "version": 1, "name": app}
     agent |= {"description": None, "model": {"id": "none"}, "system": None, "tools": []}
     agent |= {"mcp_servers": [], "skills": [], "multiagent": None, "execution_identity": None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from limpet.errors import DocumentConflict, DocumentNotFound, InvalidInput, InvalidKey
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -17,6 +17,7 @@ from limpet.server.managed.wire import Json, WireCall, from_token, page, rfc3339
 from limpet.session.documents import Document, Documents
 
 Show = Callable[[Document], Json]
+_AFTER_FIRST: Final = "first"  # the token of the page that begins with the first document
 
 
 def shown(document: Document, type: str) -> Json:
@@ -34,7 +35,7 @@ async def create(call: WireCall, documents: Documents, prefix: str, value: Json)
 
 
 async def find(documents: Documents, id: str, version: int | None = None) -> Document:
-    """Raises DocumentNotFound, also for what could not be an id."""
+    """Return a document. Raises DocumentNotFound, also for a malformed id."""
     try:
         return await documents.get(id, version)
     except InvalidKey:
@@ -61,7 +62,7 @@ async def change(documents: Documents, id: str, changed: Callable[[Json], Json |
 
 
 async def archive(call: WireCall, documents: Documents, id: str) -> Document:
-    """Archive it. Again, nothing changes."""
+    """Archive a document. Repeating it changes nothing."""
     document = await find(documents, id)
     if document.value.get("archived_at") is not None:
         return document
@@ -83,13 +84,15 @@ async def listed(
     *,
     prefix: str = "",
     keep: Callable[[Document], bool] = lambda document: True,
+    first: tuple[Json, ...] = (),
 ) -> Json:
-    """A page of them, in the order in which they were made."""
-    limit, cursor = call.limit(), None
+    """A page of them, in the order in which they were made, after those that are always there."""
+    limit, cursor, items = call.limit(), None, list(first)
     if (token := call.text("page")) is not None:
-        cursor = from_token(token)
+        cursor, items = None if token == _AFTER_FIRST else from_token(token), []
+    elif len(items) == limit:
+        return page(items, _AFTER_FIRST)
     archived, created = call.flag("include_archived"), call.times()
-    items: list[Json] = []
     while True:
         part = await documents.list(prefix, limit=limit - len(items), cursor=cursor)
         for document in part.items:
@@ -116,7 +119,7 @@ def patched(metadata: Json, patch: Any) -> Json:
 
 
 def check_metadata(metadata: Json) -> Json:
-    """Raises InvalidInput unless it is within the bounds of the wire."""
+    """Raise InvalidInput unless it is within the bounds of the wire."""
     fits = len(metadata) <= 16 and all(
         [len(name) <= 64 and len(value) <= 512 for name, value in metadata.items()]
     )

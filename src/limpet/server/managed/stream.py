@@ -51,7 +51,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
-    """From now on, or from the event that the client saw last."""
+    """Stream events from now on, or from the event that the client saw last."""
     session: Session[Any] = await call.lp.get(call.key(), tail=0)
     return await stream_of(call, session)
 

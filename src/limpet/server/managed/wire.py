@@ -33,6 +33,7 @@ from limpet.errors import (
     InvalidInput,
     InvalidQuery,
     LimpetError,
+    MemoryPathTaken,
     MemoryPreconditionFailed,
     RateLimited,
     RouteNotFound,
@@ -69,6 +70,7 @@ PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 1_000
 OF_APP: Final = "*"  # the owner of what all users of an app share
 _GONE: Final = (SessionDeleted, SessionErased)
+_CONFLICTS: Final = (MemoryPathTaken, MemoryPreconditionFailed, DocumentConflict, TokenReplayed)
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
 _requests: Final = count(1)
@@ -94,7 +96,7 @@ class WireCall:
         return self.text(parameter)
 
     async def check_owner(self) -> None:
-        """Whoever has a key of one app or user does not name another. Raises AccessDenied, which
+        """Refuse a key of one app or user that names another. Raises AccessDenied, which
         the audit has."""
         of = (self.caller.app, self.caller.user)
         for bound, header, name in zip(of, (APP_HEADER, USER_HEADER), ("app", "user"), strict=True):
@@ -241,7 +243,7 @@ def to_token(place: str) -> str:
 
 
 def from_token(text: str) -> str:
-    """Raises InvalidCursor."""
+    """Parse the token of a page. Raises InvalidCursor."""
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (binascii.Error, ValueError):
@@ -322,6 +324,8 @@ def error_form(error: LimpetError, request_id: str) -> Json:
     if isinstance(error, HeartbeatRefused):
         details = {"error_code": "heartbeat_precondition_failed", "code": error.code}
         details["current_state"] = error.current_state
+    if isinstance(error, MemoryPathTaken):
+        details |= {"conflicting_memory_id": error.memory, "conflicting_path": error.path}
     if isinstance(error, TokenError):
         details["audit_code"] = error.audit_code
     details["docs"] = error.page
@@ -356,7 +360,7 @@ def _status(error: LimpetError) -> int:
         return 404 if error.action in ("read", "inspect") else 403
     if isinstance(error, _GONE):
         return 404
-    if isinstance(error, MemoryPreconditionFailed | DocumentConflict | TokenReplayed):
+    if isinstance(error, _CONFLICTS):
         return 409
     if error.status == 500:
         return 500
@@ -366,6 +370,8 @@ def _status(error: LimpetError) -> int:
 def _type(error: LimpetError, status: int) -> str:
     if isinstance(error, MemoryPreconditionFailed):
         return "memory_precondition_failed_error"
+    if isinstance(error, MemoryPathTaken):
+        return "memory_path_conflict_error"
     if isinstance(error, EntryRefused) or (isinstance(error, AccessError) and status == 401):
         return "authentication_error"
     names = {403: "permission_error", 404: "not_found_error", 409: "conflict_error"}

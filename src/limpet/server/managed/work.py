@@ -134,7 +134,7 @@ async def _take(call: WireCall, environment: str, head: Head) -> Document | None
 
 @describe(response=WorkForm)
 async def ack(call: WireCall) -> Answer:
-    """It is taken: the lease is held for longer. Again, nothing changes."""
+    """Acknowledge work: the lease is extended. Repeating it changes nothing."""
     documents, document = await _find(call)
     if document.value["acknowledged_at"] is not None:
         return _form(document)
@@ -165,7 +165,7 @@ async def heartbeat(call: WireCall) -> Answer:
 
 @describe(response=WorkForm)
 async def stop(call: WireCall) -> Answer:
-    """Give the lease back. Again, nothing changes."""
+    """Release the lease. Repeating it changes nothing."""
     await call.body(WorkStop)
     documents, document = await _find(call)
     if document.value["state"] == "stopped":
@@ -221,7 +221,7 @@ async def stats(call: WireCall) -> Answer:
 
 
 async def _renew(call: WireCall, document: Document, seconds: int) -> Lease:
-    """Raises HeartbeatRefused if another has the lease."""
+    """Renew the lease. Raises HeartbeatRefused if another has it."""
     try:
         return await call.lp.work.renew(_lease(document), lease_seconds=float(seconds))
     except SessionFenced:
@@ -230,7 +230,7 @@ async def _renew(call: WireCall, document: Document, seconds: int) -> Lease:
 
 
 async def _put(documents: Documents, document: Document, value: Json) -> Document:
-    """Raises HeartbeatRefused if another heartbeat was faster."""
+    """Store a heartbeat. Raises HeartbeatRefused if another was faster."""
     try:
         return await documents.put(document.name, value, expect=document.version)
     except DocumentConflict:
@@ -257,7 +257,7 @@ def _lease_form(value: Json, *, extended: bool, seconds: int) -> Json:
 
 
 async def _find(call: WireCall) -> tuple[Documents, Document]:
-    """Raises DocumentNotFound."""
+    """Return a piece of work. Raises DocumentNotFound."""
     name = call.path("id")
     try:
         user, _, _ = ids.from_wire(_PREFIX, name).partition("\n")
@@ -275,7 +275,7 @@ def _documents(call: WireCall, key: Key) -> Documents:
 
 
 def _id(key: Key, fence: int) -> str:
-    """Of one lease: the next one is other work."""
+    """Return the id of the work under one lease; the next lease has another."""
     return ids.to_wire(_PREFIX, f"{key.user}\n{key.id}\n{fence}")
 
 

@@ -55,6 +55,7 @@ _ERRORS: Final = ("retries_exhausted", "budget_reached", "terminated")
 _STEPS: Final = ("step", "model", "tool")  # kinds of spans that a screen shows as steps
 _ID_CHARS_MAX: Final = 200
 _FAILED: Final = "failed"  # the status of a tool's result that is an error
+_MEDIA: Final = ("image", "audio", "video", "document", "binary")  # parts as a screen sends them
 _SCOPED: Final = ("app:", "user:", "temp:")  # names that other sessions read, or none
 _SCHEMAS: Final[Mapping[str, Json]] = {
     "approval": {
@@ -124,13 +125,14 @@ async def capabilities(call: WireCall) -> Answer:
 
 @describe(media_type=STREAMED)
 async def run(call: WireCall) -> Answer:
-    """Begin a run of a thread, or rejoin the one under way; its events until it is over.
+    """Begin a run of a thread, or rejoin the one under way; stream its events to the end.
 
     New messages of the thread are recorded before the first event is sent.
     """
     asked = await call.body(AgUiRun)
     if not asked.thread_id or not asked.run_id:
         raise InvalidInput("threadId and runId are texts that are not empty.")
+    client_tools({CLIENT: {"tools": asked.tools or []}})  # refused now, not in the turn
     key = Key(call.app, call.user, asked.thread_id)
     try:
         session, history = await call.lp.get(key, tail=0), True
@@ -145,18 +147,18 @@ async def run(call: WireCall) -> Answer:
 def client_tools(state: Mapping[str, Any]) -> list[Tool]:
     """The tools that the screen of a thread offers, for a harness: `client_tools(turn.state)`.
 
-    They have no function: the screen runs them, and its next run brings their results.
+    They have no function: the screen runs them, and its next run brings their results. Raises
+    InvalidInput for one that no model can be offered.
     """
-    offered = state.get(CLIENT, {}).get("tools", ())
-    return [
-        Tool(
-            each["name"],
-            "1.0.0",
-            thaw(each.get("parameters") or {"type": "object"}),
-            description=each.get("description", ""),
-        )
-        for each in offered
-    ]
+    return [_client_tool(each) for each in state.get(CLIENT, {}).get("tools", ())]
+
+
+def _client_tool(offered: Mapping[str, Any]) -> Tool:
+    parameters, said = offered.get("parameters") or {"type": "object"}, offered.get("description")
+    if not isinstance(parameters, Mapping):
+        raise InvalidInput("the parameters of a tool are a JSON schema: an object.")
+    description = said if isinstance(said, str) else ""
+    return Tool(offered.get("name", ""), "1.0.0", thaw(parameters), description=description)
 
 
 class AgUiStream(EventStream[Json]):
@@ -311,10 +313,10 @@ def _content(content: Any) -> Json:
 def _media(part: Any) -> Json:
     source = part.get("source") if isinstance(part, dict) else None
     if isinstance(source, dict) and part.get("type") == "image":
-        kind = {"media_type": source.get("mimeType")}
-        if source.get("type") == "data":
-            return {"type": "image", "data": source.get("value"), **kind}
-        return {"type": "image", "url": source.get("value"), **kind}
+        name, value, media = source.get("type"), source.get("value"), source.get("mimeType")
+        if name in ("data", "url") and isinstance(value, str):
+            kind = {"media_type": media} if isinstance(media, str) else {}
+            return {"type": "image", name: value, **kind}
     return {"type": "data", "data": part}
 
 
@@ -337,7 +339,7 @@ async def _events(
     started: Json = {"threadId": asked.thread_id, "runId": asked.run_id}
     yield {"type": "RUN_STARTED", **started, "protocolVersion": PROTOCOL}
     await session.refresh()
-    # What lies between was recorded by this request, or by a worker since: it is streamed.
+    # The events between were recorded by this request, or by a worker since: they are streamed.
     state = thaw(await session.history.at(before)) if before else {}
     if history:
         yield {"type": "MESSAGES_SNAPSHOT", "messages": await _messages(session, upto=before)}
@@ -436,6 +438,8 @@ class _Shown:
         self._ended: str | None = None  # the message whose text was ended by a call of a tool
         self._calls: dict[str, str] = {}  # calls that are being streamed, and their arguments
         self._steps: dict[str, str] = {}  # open spans and their names
+        self._thought: str | None = None  # the id of the reasoning that is being streamed
+        self._thoughts = 0
         self.usage: Json = {}
         self.needs_snapshot = False
 
@@ -446,7 +450,7 @@ class _Shown:
         shown: list[Json] = []
         if isinstance(event.data, Mapping):
             if event.type == "agent.message":
-                shown += self._recorded(event)
+                shown += [*self._end_thought(), *self._recorded(event)]
             elif event.type in _USES:
                 shown += self._call(event)
             elif event.type in _RESULTS:
@@ -466,22 +470,48 @@ class _Shown:
         self.needs_snapshot |= bool(self._calls)  # they were begun, and never recorded
         self._steps.clear()
         self._calls.clear()
-        return [*ends, *self._end_message(self._pieces.id)]
+        return [*self._end_thought(), *ends, *self._end_message(self._pieces.id)]
 
     def _piece(self, event: Event) -> list[Json]:
         before = self._pieces.id
         text = self._pieces.add(event)
-        fragment = event.data.get("tool") if isinstance(event.data, Mapping) else None
+        data = event.data if isinstance(event.data, Mapping) else {}
+        fragment, thought = data.get("tool"), data.get("reasoning")
+        if isinstance(thought, str) and thought and self._pieces.follows(event):
+            return self._think(event.id, thought)
         if isinstance(fragment, Mapping) and self._pieces.follows(event):
-            return self._fragment(event.id, fragment)
+            return [*self._end_thought(), *self._fragment(event.id, fragment)]
         if text and self._ended == event.id:
             self.needs_snapshot = True  # said behind a call of a tool, when its text was ended
         if not text or self._ended == event.id:
             return []
         content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": event.id, "delta": text}
         if before == event.id:
-            return [content]
-        return [*self._end_message(before), _start(event.id), content]
+            return [*self._end_thought(), content]
+        return [*self._end_thought(), *self._end_message(before), _start(event.id), content]
+
+    def _think(self, message: str, text: str) -> list[Json]:
+        """Return what a piece of reasoning is. It is shown as it comes, and not recorded."""
+        shown: list[Json] = []
+        if self._thought is None:
+            self._thoughts += 1
+            self._thought = f"{message}/reasoning-{self._thoughts}"
+            shown += [
+                {"type": "REASONING_START", "messageId": self._thought},
+                {
+                    "type": "REASONING_MESSAGE_START",
+                    "messageId": self._thought,
+                    "role": "reasoning",
+                },
+            ]
+        content = {"type": "REASONING_MESSAGE_CONTENT", "messageId": self._thought, "delta": text}
+        return [*shown, content]
+
+    def _end_thought(self) -> list[Json]:
+        id, self._thought = self._thought, None
+        if id is None:
+            return []
+        return [{"type": f"REASONING_{end}", "messageId": id} for end in ("MESSAGE_END", "END")]
 
     def _fragment(self, message: str, fragment: Mapping[str, Any]) -> list[Json]:
         """Return what a piece of a call's arguments is. Its id is that of the coming call."""
@@ -633,8 +663,28 @@ def _message(message: Message) -> Json | None:
         output = part["output"]
         content = output if isinstance(output, str) else json.dumps(thaw(output))
         return {**form, "toolCallId": part["request_id"], "content": content}
+    if message.role == "user" and any(part.get("type") != "text" for part in message.parts):
+        inputs = [each for part in message.parts if (each := _input(part)) is not None]
+        return {**form, "content": inputs}
     if message.role in ("user", "system", "assistant") and message.text:
         return {**form, "content": message.text}
+    return None
+
+
+def _input(part: Mapping[str, Any]) -> Json | None:
+    """A part of what a user said, as a screen sends it; None if the protocol has no word for it."""
+    kind, data = part.get("type"), part.get("data")
+    if kind == "text":
+        return {"type": "text", "text": part["text"]}
+    if kind == "image":
+        media = {"mimeType": part["media_type"]} if part.get("media_type") else {}
+        if isinstance(data, str):
+            source = {"type": "data", "value": data, "mimeType": "image/png", **media}
+        else:
+            source = {"type": "url", "value": str(part.get("url")), **media}
+        return {"type": "image", "source": source}
+    if kind == "data" and isinstance(data, Mapping) and data.get("type") in _MEDIA:
+        return dict(thaw(data))
     return None
 
 

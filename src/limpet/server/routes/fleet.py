@@ -76,7 +76,7 @@ async def analytics(call: WireCall) -> Answer:
     404 if the server was started without --analytics.
     """
     folded, app = call.service.analytics, call.named_app
-    await _check_app(call, app)
+    await _check_every_user(call, app)
     if folded is None:
         raise RouteNotFound("GET /limpet/v1/analytics: start the server with --analytics FILE")
     from limpet.analytics.report import COLUMNS, SERIES, TITLES, shown  # it loads numpy
@@ -117,15 +117,25 @@ async def analytics(call: WireCall) -> Answer:
 
 
 async def _check_app(call: WireCall, app: str | None) -> None:
-    """Raises AccessDenied unless the caller may read all of an app, or of the store."""
+    """Raise AccessDenied unless the caller may read in an app, or in the store."""
     journal = journal_of(call.lp)
     if isinstance(journal, ActingJournal):
         await journal.guard.check("read", STORE if app is None else Resource("app", app))
 
 
+async def _check_every_user(call: WireCall, app: str | None) -> None:
+    """Raise AccessDenied unless the caller may read what all users of an app did: roll-ups name
+    users and sessions, and no view is applied to them."""
+    await _check_app(call, app)
+    journal = journal_of(call.lp)
+    if isinstance(journal, ActingJournal) and journal.guard.principal.user is not None:
+        of = STORE if app is None else Resource("app", app)
+        await journal.guard.deny("access_denied", "read", of)
+
+
 @describe(response=PrincipalForm)
 async def me(call: WireCall) -> Answer:
-    """Who asks, and what they are."""
+    """The caller and its role."""
     principal = call.caller.principal
     if principal is None:
         principal = Principal(call.caller.name, role="admin")
@@ -201,7 +211,7 @@ def _labels(call: WireCall) -> Mapping[str, str]:
 
 @describe(response=StatusForm)
 async def status(call: WireCall) -> Answer:
-    """How many sessions there are of each kind."""
+    """The number of sessions of each kind."""
     return plain(await call.lp.status(call.named_app))
 
 
@@ -230,7 +240,7 @@ async def dead_letters(call: WireCall) -> Answer:
 
 @describe(response=PageForm[AuditForm])
 async def audit(call: WireCall) -> Answer:
-    """For auditors and admins."""
+    """A page of the audit, for auditors and admins."""
     token, denied = call.text("page"), call.text("denied")
     records = await call.lp.audit(
         principal=call.text("principal"),

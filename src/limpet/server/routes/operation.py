@@ -96,8 +96,8 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 class Readiness:
-    """Why this server should get no requests now. The store is asked by one probe at a time, and
-    not more often than every half second: anybody may ask."""
+    """The reason why this server should get no requests now. Anybody may ask, so one probe at a
+    time asks the store, at most every half second."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -152,7 +152,7 @@ def _store_lines(service: Service) -> Iterator[str]:
 
 
 class StatusCount:
-    """The sessions of the store by kind: counted at most every few seconds, whoever asks."""
+    """The sessions of the store by kind, counted at most every few seconds."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

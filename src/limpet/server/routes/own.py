@@ -21,6 +21,7 @@ from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
 
 from limpet.errors import BundleDamaged, BundleRefused, InvalidInput, InvalidQuery, NoCheckpoint
+from limpet.model.diff.diff import diff as between
 from limpet.model.diff.merge import Policy, Priority
 from limpet.server import ids
 from limpet.server.forms import (
@@ -152,7 +153,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(response=StateForm)
 async def state(call: WireCall) -> Answer:
-    """Of now, or at a place in the history."""
+    """The state now, or at a place in the history."""
     session, when = await load(call), call.text("at")
     if when is not None:
         return {"at": when, "state": await session.history.at(when)}
@@ -161,11 +162,15 @@ async def state(call: WireCall) -> Answer:
 
 @describe(response=DiffForm)
 async def diff(call: WireCall) -> Answer:
-    session, before = await load(call), call.text("from")
+    """The changes between two places; or, with `other`, the differences to that session now."""
+    session, before, other = await load(call), call.text("from"), call.text("other")
+    if other is not None:
+        key = (call.app, call.user, ids.session_key_id(other))
+        compared = await call.lp.get(key, tail=0, archived=True)
+        return {"changes": changes_form(between(session.values, compared.values))}
     if before is None:
         raise InvalidQuery("name where it begins: ?from=12, and where it ends: &to=20")
-    changes = await session.history.diff(before, call.text("to"))
-    return {"changes": changes_form(changes)}
+    return {"changes": changes_form(await session.history.diff(before, call.text("to")))}
 
 
 @describe(response=PageForm[BlameForm])
@@ -213,9 +218,9 @@ def _value_at(state: Any, path: Sequence[str | int]) -> Any:
 def _compared(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """The test, false where two values cannot be compared."""
 
-    def compare(found: Any, given: Any) -> bool:
+    def compare(value: Any, given: Any) -> bool:
         try:
-            return found is not UNSET and test(found, given)
+            return value is not UNSET and test(value, given)
         except TypeError:
             return False
 
@@ -223,10 +228,10 @@ def _compared(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 
 _CONDITIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "equal": lambda found, given: found is not UNSET and bool(found == given),
-    "not_equal": lambda found, given: found is UNSET or bool(found != given),
-    "present": lambda found, given: found is not UNSET,
-    "absent": lambda found, given: found is UNSET,
+    "equal": lambda value, given: value is not UNSET and bool(value == given),
+    "not_equal": lambda value, given: value is UNSET or bool(value != given),
+    "present": lambda value, given: value is not UNSET,
+    "absent": lambda value, given: value is UNSET,
     "less": _compared(operator.lt),
     "less_or_equal": _compared(operator.le),
     "greater": _compared(operator.gt),
@@ -287,7 +292,7 @@ def _rewound(done: Any) -> Json:
 
 @describe(response=MergeForm)
 async def merge(call: WireCall) -> Answer:
-    """Where both sides changed a place: refused, or the change of one side."""
+    """Merge another session; where both changed a place, refuse or take one side's change."""
     session, body = await load(call), await call.body(MergeSession)
     if body.policy not in _MERGES:
         raise InvalidInput(f"policy is one of {', '.join(_MERGES)}.")
@@ -335,8 +340,11 @@ async def _checkpoint(session: Session[Any], number: int) -> CheckpointRef:
 
 @describe(response=PageForm[EventForm])
 async def list_traces(call: WireCall) -> Answer:
-    session = await load(call)
-    return page([event_form(each) for each in await session.runs.wakes(limit=call.limit())], None)
+    """The beginnings of its wakes, the newest first; with `before`, those of smaller seqs."""
+    runs, before = (await load(call)).runs, call.place("before")
+    return page(
+        [event_form(each) for each in await runs.wakes(limit=call.limit(), before=before)], None
+    )
 
 
 @describe(response=TraceForm)

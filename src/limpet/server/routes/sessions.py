@@ -84,6 +84,7 @@ class AnswerRequest(msgspec.Struct):
     request_id: str
     output: Any
     is_error: bool = False
+    note: str | None = None
 
 
 class ResolveRequest(msgspec.Struct):
@@ -158,7 +159,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 def overview(call: WireCall, head: Any) -> Json:
-    """Where a session stands, with its id on the wire and its status."""
+    """The head of a session, with its id on the wire and its status."""
     now_us = int(call.lp.now().timestamp() * 1_000_000)
     id = ids.session_id(head.key.id)
     standing = {"status": status_at(head, now_us), "ready": readiness(head, now_us)}
@@ -167,7 +168,7 @@ def overview(call: WireCall, head: Any) -> Json:
 
 @describe(response=OverviewForm)
 async def show(call: WireCall) -> Answer:
-    """Where it stands, what it waits for, what it used."""
+    """The head of a session, its open requests and its usage."""
     session = await load(call)
     budget, failure, parent = session.runs.budget, session.runs.failure, session.runs.parent
     return {
@@ -326,7 +327,10 @@ async def answer(call: WireCall) -> Answer:
     """Bring the output of a tool that a turn asked for."""
     body = await call.body(AnswerRequest)
     session = await load(call)
-    return event_form(await session.answer(body.request_id, body.output, is_error=body.is_error))
+    answered = await session.answer(
+        body.request_id, body.output, is_error=body.is_error, note=body.note
+    )
+    return event_form(answered)
 
 
 @describe(response=EventForm)

@@ -36,7 +36,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 async def _enter(service: Service, connection: HTTPConnection) -> Caller:
-    """Who is there, if they speak our protocol. Raises EntryRefused, ProtocolMismatch."""
+    """The caller, if it speaks our protocol. Raises EntryRefused, ProtocolMismatch."""
     caller = await service.caller_of(connection)
     spoken = connection.headers.get(PROTOCOL_HEADER, "none")
     if spoken != version():

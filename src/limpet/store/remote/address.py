@@ -1,4 +1,4 @@
-"""Where a server is: its URL, the key to enter with, and how TLS is checked."""
+"""The address of a server: its URL, the key to enter with, and how TLS is checked."""
 
 from __future__ import annotations
 

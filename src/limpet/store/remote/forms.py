@@ -33,7 +33,7 @@ _DICTS: Final = frozenset((dict, Mapping))
 
 
 class WireForm(NamedTuple):
-    """How values of one type travel. None: msgspec carries them as they are."""
+    """The form in which values of one type travel. None: msgspec carries them as they are."""
 
     wire: Any  # the type that is decoded
     pack: Convert | None = None
@@ -134,8 +134,8 @@ def _tagged(kinds: Sequence[Any], forms: Sequence[WireForm]) -> WireForm:
         if not 0 <= number < len(forms):
             raise msgspec.ValidationError(f"there is no type {number}")
         form = forms[number]
-        found = msgspec.convert(inner, form.wire)
-        return found if form.unpack is None else form.unpack(found)
+        value = msgspec.convert(inner, form.wire)
+        return value if form.unpack is None else form.unpack(value)
 
     return WireForm(tuple[int, Any], pack, unpack)
 
@@ -176,7 +176,7 @@ def _mapping(args: Sequence[Any]) -> WireForm:
 def _placed(
     forms: Sequence[WireForm], taken: Callable[[Any], tuple[Any, ...]]
 ) -> tuple[Convert | None, Convert | None]:
-    """How the places of an array are packed and unpacked; None: as they are."""
+    """The functions that pack and unpack an array; None: its places stay as they are."""
     packs = [(place, form.pack) for place, form in enumerate(forms) if form.pack is not None]
     unpacks = [(place, form.unpack) for place, form in enumerate(forms) if form.unpack is not None]
 
@@ -262,10 +262,10 @@ def pack_scopes(scopes: Mapping[str, ScopeValue]) -> dict[str, tuple[int, bytes]
 _decode_scope: Final = msgspec.msgpack.Decoder(tuple[Any, bool, str | None]).decode
 
 
-def unpack_scopes(found: Mapping[str, tuple[int, bytes]]) -> Scopes:
+def unpack_scopes(packed: Mapping[str, tuple[int, bytes]]) -> Scopes:
     """Each value is decoded when it is read."""
     kept: dict[str, Kept] = {}
-    for name, (version, raw) in found.items():
+    for name, (version, raw) in packed.items():
         kept[name] = UnreadScope(version, _reading(version, raw))
     return Scopes(kept)
 
@@ -332,7 +332,7 @@ def _arrived(value: Any) -> Any:
 
 
 def unpack_error(value: tuple[str, str, dict[str, Any]]) -> LimpetError:
-    """The same error; one whose code is not known here is a StoreFailed that names it."""
+    """Return the error; one whose code is not known here is a StoreFailed that names it."""
     code, message, fields = value
     kind = error_classes().get(code)
     if kind is None:

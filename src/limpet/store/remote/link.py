@@ -576,7 +576,7 @@ class _Socket(picows.WSListener):
 
 
 def _retrieved(ending: asyncio.Future[None]) -> None:
-    """Nobody else asks why a connection ended."""
+    """Retrieve why a connection ended, since nobody else does."""
     if not ending.cancelled():
         ending.exception()
 

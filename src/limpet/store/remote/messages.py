@@ -82,7 +82,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-# What is raised by bytes that are not a message: text that is not UTF-8 has an error of its own.
+# Errors of bytes that are not a message: text that is not UTF-8 has an error of its own.
 UNREADABLE_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 decode_calls: Final = msgspec.msgpack.Decoder(Calls).decode
 decode_answers: Final = msgspec.msgpack.Decoder(Answers).decode

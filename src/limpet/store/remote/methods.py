@@ -67,11 +67,10 @@ ABILITIES: Final[tuple[Ability, ...]] = (
 _OF_SESSIONS: Final = (
     "load load_many fold_at read read_ids rung naming names_since pending_inputs heads forks verify"
 )
-_OF_STORES: Final = (
-    "head changes touched position records base owners names_of examine waiting tally consult"
-)
+_OF_STORES: Final = "identity head changes touched position records base owners names_of"
+_OF_SYSTEMS: Final = "examine waiting tally consult"
 _OF_PARTS: Final = "head expired blobs.find blobs.chunk blobs.page blobs.keys marks.get"
-READS: Final = frozenset(f"{_OF_SESSIONS} {_OF_STORES} {_OF_PARTS}".split())
+READS: Final = frozenset(f"{_OF_SESSIONS} {_OF_STORES} {_OF_SYSTEMS} {_OF_PARTS}".split())
 # Writes that leave the same if they are done twice. The ids of its drafts say so of a commit.
 _TWICE: Final = "commit delete unpin erase erase_user compact renew release acquire claim"
 REPEATABLE: Final = READS | frozenset(f"{_TWICE} blobs.finish blobs.drop marks.put".split())
@@ -123,8 +122,8 @@ class Method(msgspec.Struct, frozen=True):
 
     def read_answer(self, raw: bytes) -> Any:
         """The result of a call. Raises msgspec.MsgspecError if it is none."""
-        found, unpack = self.decode_answer(raw), self.answer.unpack
-        return found if unpack is None else unpack(found)
+        answer, unpack = self.decode_answer(raw), self.answer.unpack
+        return answer if unpack is None else unpack(answer)
 
 
 @lru_cache(maxsize=1)
@@ -138,7 +137,7 @@ def methods() -> Mapping[str, Method]:
 
 
 def methods_of(abilities: Sequence[str]) -> list[Method]:
-    """Those of the abilities with these names."""
+    """Return the methods of the abilities with these names."""
     chosen = [each for each in ABILITIES if each.protocol.__name__ in abilities]
     names = [
         f"{each.part}.{verb}" if each.part else verb for each in chosen for verb in _verbs(each)
@@ -192,8 +191,8 @@ def _verbs(ability: Ability) -> list[str]:
     protocol = ability.protocol
     return [
         name
-        for name, found in vars(protocol).items()
-        if not name.startswith("_") and inspect.iscoroutinefunction(found) and name != "close"
+        for name, member in vars(protocol).items()
+        if not name.startswith("_") and inspect.iscoroutinefunction(member) and name != "close"
     ]
 
 

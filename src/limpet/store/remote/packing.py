@@ -1,4 +1,4 @@
-"""How the arguments of a call, and its answer, travel: as they are, compressed, or sealed.
+"""The arguments of a call, and its answer, as they travel: plain, compressed, or sealed.
 
 From COMPRESS_BYTES on they are compressed by zstd, if that makes them smaller. A client that knows
 the public key of the server's store (`limpet.open(url, seal_for=…)`) seals every call for that
@@ -47,7 +47,7 @@ class Parcel(NamedTuple):
 
     @property
     def raw(self) -> msgspec.Raw:
-        """As it stands in a message."""
+        """The data as it stands in a message."""
         return msgspec.Raw(self.data if self.form == PLAIN else encode(self.data))
 
     @classmethod
@@ -113,7 +113,7 @@ class SealedFor:
     """The client's side: every call is sealed for the store with a known public key."""
 
     def __init__(self, url: str, public_key: str | bytes) -> None:
-        """Raises InvalidInput if that is not a key of `lp.keys.public_key`."""
+        """Take the key of a store. Raises InvalidInput if it is not one of `lp.keys.public_key`."""
         self._url, self._known = url, _signing_key(public_key)
         self._sealing: Any = None
 

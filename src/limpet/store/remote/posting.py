@@ -70,7 +70,7 @@ class PostTransport:
             self._lost(self)
 
     def send_close(self, _: object) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
 
     def disconnect(self, **_: object) -> None:
         for task in self._tasks:

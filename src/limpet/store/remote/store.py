@@ -121,7 +121,7 @@ def _channel(store: RemoteStore) -> RemoteChannel:
 
 
 def _actor_for(store: RemoteStore, actor: str | None) -> str | None:
-    """As ActsAs says."""
+    """Return who acts, as ActsAs says."""
     hello = store._link.hello
     assert hello is not None
     if actor is None:
@@ -192,7 +192,7 @@ class _News:
             self.link.note("$wanted", (key.app, key.user, key.id, wanted))
 
     def connected(self) -> None:
-        """Nobody heard of what was recorded meanwhile."""
+        """Subscribe again and notify: nobody heard of what was recorded meanwhile."""
         assert self.link is not None
         if self._watches:
             self.link.note("$watch", None)
@@ -237,7 +237,7 @@ class RemoteChannel:
         self._heard()
 
     def offer(self, key: Key) -> None:
-        """There are partials of this session."""
+        """Note that the server has partials of this session."""
         self._offers.add(key)
         self._heard()
 
@@ -247,16 +247,16 @@ class RemoteChannel:
             self._news.decide(self, key, wanted=wanted(key))
         if not self._inbox:
             return ()
-        found, unwanted = [], set()
+        partials, unwanted = [], set()
         for partial in self._inbox:
             if wanted(partial.key):
-                found.append(partial)
+                partials.append(partial)
             else:
                 unwanted.add(partial.key)
         self._inbox.clear()
         for key in unwanted:
             self._news.decide(self, key, wanted=False)
-        return tuple(found)
+        return tuple(partials)
 
     async def unsubscribe(self) -> None:
         self._inbox.clear()
@@ -271,4 +271,4 @@ class RemoteChannel:
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """Do nothing: nobody listens."""

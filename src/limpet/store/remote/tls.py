@@ -23,7 +23,8 @@ _CURL: Final = "sha256//"
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client verifies its server and authenticates itself. TLS 1.3 only.
+    """The TLS settings of a client: how it verifies its server and authenticates itself. TLS 1.3
+    only.
 
     `pins` are accepted public keys of the server, in addition to the check of its certificate.
     """
