@@ -194,7 +194,14 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "lineage": ("read", lambda c: c.s.history.lineage()),
     },
     "SessionLifecycle": {
-        "set_timeouts": ("write", lambda c: c.s.lifecycle.set_timeouts(limpet.Timeouts(idle=HOUR))),
+        "set_timeouts": (
+            "lifecycle",
+            lambda c: c.s.lifecycle.set_timeouts(limpet.Timeouts(idle=HOUR)),
+        ),
+        "set_timeouts expiry": (
+            "erase",
+            lambda c: c.s.lifecycle.set_timeouts(limpet.Timeouts(expiry=HOUR)),
+        ),
         "renew": ("write", lambda c: c.s.lifecycle.renew(idle=HOUR)),
         "set_timer": ("write", lambda c: c.s.lifecycle.set_timer("t", HOUR)),
         "clear_timer": ("write", lambda c: c.s.lifecycle.clear_timer("t")),
@@ -317,6 +324,10 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "fresh_evidence": (
             "app policy",
             lambda c: c.lp.policies.fresh_evidence(c.key.app, 60),
+        ),
+        "longer_idle": (
+            "app policy",
+            lambda c: c.lp.policies.longer_idle(c.key.app, timedelta(hours=1)),
         ),
         "switches": ("app read", lambda c: c.lp.policies.switches(c.key.app)),
         "gates": ("store", lambda c: c.lp.policies.gates("agent", limpet.Gates())),
@@ -499,6 +510,67 @@ async def test_a_verb_is_allowed_or_denied_by_role_and_place(
                     fault = await fault_of(lp, role, key, call, tmp_path / key.id, may=may)
                     wrong += [f"{name} {place}: {fault}"] if fault else []
     assert wrong == [], "\n".join(wrong)
+
+
+HIDDEN = "nobody else knows 4711"
+CRITIC = Principal("agent:critic", role="agent", app="support", user="ada")
+READS_DRAFT = limpet.Isolation(
+    "per_agent", agents={"agent:critic": limpet.FieldAccess(owns=("n",), reads=("draft",))}
+)
+
+
+@pytest.mark.parametrize("who", ["critic", "owner"])
+@pytest.mark.asyncio
+async def test_no_verb_shows_a_field_that_is_hidden(who: str, tmp_path: Path) -> None:
+    """Neither in its answer or error, nor in what its session knows then, nor in a file."""
+    principal = {"critic": CRITIC, "owner": PRINCIPALS["owner"]}[who]
+    showing: set[str] = set()
+    for number, (name, _, call) in enumerate(cases()):
+        async with limpet.open("memory://") as lp:
+            path, keys = tmp_path / str(number), [Key("support", "ada", id) for id in ("a", "b")]
+            path.mkdir()
+            for key in keys:
+                await hide(lp, key)
+            acting = lp.acting_as(principal)
+            case = Case(acting, acting.session(keys[0]), acting.session(keys[1]), path)
+            try:
+                answer = call(case)
+                answer = await answer if inspect.isawaitable(answer) else answer
+            except (LimpetError, TypeError, AttributeError) as error:
+                answer = [str(error), getattr(error, "fields", None)]
+            files = [file.read_bytes() for file in path.rglob("*") if file.is_file()]
+            if HIDDEN in shown((answer, case.s, files)):
+                showing.add(name)
+    if who == "critic":
+        assert showing == set()
+    else:  # who looks finds
+        assert {"Session.read", "SessionHistory.blame", "Limpet.watch"} <= showing
+
+
+async def hide(lp: Limpet, key: Key) -> None:
+    """A session with a hidden field that was given by an input, and then changed."""
+    state = {"n": 0, "draft": "d", "secret": HIDDEN}
+    s = await lp.create(
+        key.app, key.user, key.id, state=state, isolation=READS_DRAFT, actor="user:ada"
+    )
+    said = {"text": HIDDEN, "x": 1}
+    await s.append("user.message", said, set={"secret": HIDDEN}, actor="user:ada", id="one")
+    await s.append("note.made", {}, actor="user:ada", set={"secret": {"a": HIDDEN}, "n": 1})
+    await s.outcome.define("done", actor="user:ada")
+    await s.checkpoint(actor="user:ada")
+
+
+def shown(answer: Any) -> str:
+    """All that an answer says, whatever it is made of."""
+    if isinstance(answer, Session):
+        try:
+            known = answer.values, answer.events, answer.head, answer.blocked_on
+        except LimpetError as error:
+            return str(error)
+        return repr(known) + answer.envelope().decode()
+    if isinstance(answer, (list, tuple)):
+        return repr(answer) + "".join(map(shown, answer))
+    return repr(answer)
 
 
 async def fault_of(

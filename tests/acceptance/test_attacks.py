@@ -6,24 +6,27 @@ is one way that a commit, or a verb over many sessions, could go around a rule.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from msgspec import structs
 
 import limpet
-from limpet import AccessDenied, FieldAccess, Isolation, Key, Limpet, Principal
+from limpet import AccessDenied, FieldAccess, Isolation, Key, Limpet, Principal, State, access
 from limpet.errors import InvalidEvent, SessionExists
-from limpet.model import Commit, Draft
+from limpet.model import Commit, Draft, Event, Fact, FrozenDict
 from limpet.model.facts.checkpoints import recorded
 from limpet.model.facts.creation import created
 from limpet.model.facts.running.children import child_created, child_ended, delegated
 from limpet.model.facts.schema import migrated
+from limpet.model.head import stub
 from limpet.model.keys import hashed
 from limpet.session.limpet import journal_of
-from limpet.store.protocol import Exchange, Query, Standing
+from limpet.store.protocol import Exchange, Live, Partial, Query, Standing
 
 AGENT = Principal("agent:main", role="agent", app="support", user="ada")
 CRITIC = Principal("agent:critic", role="agent", app="support", user="ada")
@@ -447,3 +450,203 @@ async def test_what_is_hidden_stays_hidden_from_one_who_comes_again() -> None:
                 assert seen.fields == {"draft": number}
                 assert set(seen.versions) == {"draft"}
                 assert "4711" not in repr(seen)
+
+
+# --- ways around a view --------------------------------------------------------------------------
+
+
+class Open(State):
+    """A claim whose suspicion everybody reads."""
+
+    schema_version: ClassVar[str] = "1.0.0"
+    suspicion: str = ""
+    amount: int = 0
+
+
+class Closed(State):
+    """The same class, later: nobody but admins reads the suspicion."""
+
+    schema_version: ClassVar[str] = "1.1.0"
+    suspicion: Annotated[str, access(read=["admin"], write=["admin"])] = ""
+    amount: int = 0
+
+
+@pytest.mark.parametrize("types", [None, ("state.updated",)])
+async def test_a_follower_sees_no_field_that_a_newer_class_hides(
+    types: tuple[str, ...] | None,
+) -> None:
+    """The policies of fields change with the class, also while somebody follows."""
+    async with limpet.open("memory://") as lp:
+        old = await lp.create("support", "ada", "c1", state=Open(), actor="user:ada")
+        await old.update(lambda state: {"amount": 1}, actor="admin:root")
+        following = lp.acting_as(OWNER).session("support", "ada", "c1").follow(types=types)
+        async with asyncio.timeout(10), aclosing(following):
+            seen = [await anext(following)]
+            newer = await lp.get("support", "ada", "c1", state_type=Closed)
+            change = {"suspicion": TOLD, "amount": 2}
+            await newer.update(lambda state: change, actor="admin:root")
+            while seen[-1].seq < newer.version:
+                seen.append(await anext(following))
+        assert "4711" not in repr(seen)
+        assert [op.path for op in seen[-1].ops] == [("amount",)]
+        assert types is None or {event.type for event in seen} == {*types}
+
+
+async def test_who_comes_again_sees_no_field_that_a_newer_class_hides() -> None:
+    """What was decided of a session holds as long as the policies of its fields do."""
+
+    class Sealed(Closed):
+        schema_version: ClassVar[str] = "1.2.0"
+        amount: Annotated[int, access(read=["admin"], write=["admin"])] = 0
+
+    async with limpet.open("memory://") as lp:
+        old = await lp.create("support", "ada", "c1", state=Open(), actor="user:ada")
+        acting = lp.acting_as(OWNER)
+        for of, left in ((Open, {"suspicion", "amount"}), (Closed, {"amount"}), (Sealed, set())):
+            newer = await lp.get("support", "ada", "c1", state_type=of)
+            change = {"suspicion": of.__name__, "amount": len(of.__name__)}
+            await newer.update(lambda state, change=change: change, actor="admin:root")  # type: ignore[misc]
+            for _ in range(2):
+                assert set((await acting.get(old.key)).values) == left, of
+
+
+async def test_a_shared_name_that_a_policy_hides_is_shown_nowhere(tmp_path: Path) -> None:
+    """Neither where no session is named, nor by a condition of a session that is to begin."""
+    (tmp_path / "p.cedar").write_text(
+        "permit(principal, action, resource);\n"
+        '@id("kept") forbid(principal, action == Action::"read", resource is Field)\n'
+        'when { ["app:rate", "user:vip"].contains(resource.name) };\n'
+    )
+    async with limpet.open("memory://", policies=tmp_path / "p.cedar") as lp:
+        s = await lp.create("support", "ada", "c1", state={"app:rate": 5, "user:vip": 1, "n": 1})
+        await s.append("note.made", set={"app:open": 2}, actor="user:ada")
+        acting = lp.acting_as(OWNER)
+        assert (await acting.get(s.key)).values == {"n": 1, "app:open": 2}
+        assert await acting.names("support", "ada") == {"app:open": 2}
+        journal, new = journal_of(acting), Key("support", "ada", "new")
+        for name, version in (("app:rate", 1), ("app:rate", 9), ("user:vip", 9)):
+            begin = journal.prepare(created(new), None)
+            asking = Commit(new, (begin,), 0, guards={name: version})
+            assert (await denied(journal.commit([asking]))).policy == "kept"
+        begin = journal.prepare(created(new), None)
+        await journal.commit([Commit(new, (begin,), 0, guards={"app:open": 1})])
+
+
+@stores
+async def test_one_guard_may_be_bound_to_one_session(opened: Limpet) -> None:
+    """Others of the same user are as foreign to it, in lists and feeds too; it is not widened."""
+    mine = await opened.create("support", "ada", "c1", state={"n": 1})
+    other = await opened.create("support", "ada", "c2", state={"n": 2})
+    acting = opened.acting_as(OWNER, session=mine.key)
+    assert (await acting.get(mine.key)).values == {"n": 1}
+    await acting.session(mine.key).append("note.made", set={"n": 3})
+    for call in (
+        acting.get(other.key),
+        acting.find("support", "ada", "missing"),
+        acting.create("support", "ada", "c3"),
+        acting.session(mine.key).merge(other.key),
+        acting.session(mine.key).relate(acting.session(other.key), "peer"),
+        acting.erase_user("support", "ada"),
+        acting.session(mine.key).fork(),
+    ):
+        assert (await denied(call)).policy == "session"
+    assert [head.key for head in (await acting.list(app="support")).items] == [mine.key]
+    assert {entry.key for entry in await _feed(journal_of(acting).store, "support")} == {mine.key}
+    with pytest.raises(AccessDenied):
+        acting.acting_as(OWNER, session=other.key)
+    assert (await denied(acting.acting_as(OWNER).get(other.key))).policy == "session"
+
+
+async def test_a_session_that_names_a_user_does_not_open_to_a_guard_of_another_session() -> None:
+    """Being let in by isolation is not wider than the guard either."""
+    async with limpet.open("memory://") as lp:
+        shared = await lp.create(
+            "support", "bob", "b1", isolation=Isolation("per_user", users=("ada",))
+        )
+        mine = await lp.create("support", "ada", "c1")
+        assert (await lp.acting_as(OWNER).get(shared.key)).key == shared.key
+        bound = lp.acting_as(OWNER, session=mine.key)
+        assert (await denied(bound.get(shared.key))).denial == "access_denied"
+
+
+async def test_a_file_brings_nothing_that_another_person_is_said_to_have_done(
+    tmp_path: Path,
+) -> None:
+    """What agents and the system did is their session's; who else spoke only an admin says."""
+    async with limpet.open("memory://") as there:
+        for id, actor in (("own", "worker:w1"), ("forged", "user:bob")):
+            s = await there.create("support", "ada", id, actor="user:ada")
+            await s.append("note.made", actor=actor)
+            await there.export(s.key, tmp_path / id)
+    async with limpet.open("memory://") as lp:
+        acting = lp.acting_as(OWNER)
+        assert (await acting.import_(tmp_path / "own")).id == "own"
+        assert (await denied(acting.import_(tmp_path / "forged"))).policy == "actor"
+        admin = Principal("user:root", role="admin", app="support")
+        assert (await lp.acting_as(admin).import_(tmp_path / "forged")).id == "forged"
+
+
+@stores
+async def test_a_tombstone_is_not_listed_to_whom_its_session_may_have_been_closed(
+    opened: Limpet,
+) -> None:
+    """It has no facts any more, so it does not say who was let in."""
+    s = await opened.create("support", "ada", "c1", isolation=Isolation("per_task", task="t1"))
+    await opened.delete(s.key)
+    for who, seen in ((OWNER, 1), (AGENT, 0), (structs.replace(OWNER, task="t2"), 0)):
+        page = await opened.acting_as(who).list(app="support", user="ada", deleted=True)
+        assert len(page.items) == seen, who
+
+
+async def test_a_partial_of_a_session_under_a_used_key_is_decided_by_that_session() -> None:
+    """A key may belong to another session since the principal met the one that had it before."""
+    async with limpet.open("memory://") as lp:
+        old = await lp.create("support", "ada", "c1")
+        guarded, store = journal_of(lp.acting_as(OWNER)).store, journal_of(lp).store
+        await guarded.load(old.key, tail=0)
+        assert isinstance(guarded, Live)
+        assert isinstance(store, Live)
+        channel, other, heard = guarded.channel(), store.channel(), asyncio.Event()
+        await channel.subscribe(heard.set)
+        event = Event(0, "p", "agent.message", "agent:main", 0, FrozenDict(text=TOLD), partial=True)
+        await other.publish([Partial(old.key, old.head.uid, 1, event)])
+        await asyncio.wait_for(heard.wait(), 10)
+        assert [each.event for each in channel.received(lambda key: True)] == [event]
+        await lp.delete(old.key)
+        task = Isolation("per_task", task="t1")
+        new = await lp.create("support", "ada", "c1", isolation=task, reuse_deleted=True)
+        heard.clear()
+        await other.publish([Partial(new.key, new.head.uid, 1, event)])
+        await asyncio.wait_for(heard.wait(), 10)
+        assert channel.received(lambda key: True) == ()
+        for each in (channel, other):
+            await each.close()
+
+
+@stores
+async def test_a_guard_of_one_session_does_not_erase_its_user(opened: Limpet) -> None:
+    """Not even if that session is the only one: documents and shared names are the user's."""
+    mine = await opened.create("support", "ada", "c1", state={"user:n": 1})
+    acting = opened.acting_as(OWNER, session=mine.key)
+    assert (await denied(acting.erase_user("support", "ada"))).policy == "session"
+    assert await opened.names("support", "ada") == {"user:n": 1}
+
+
+@pytest.mark.parametrize("who", [OWNER, AGENT, Principal("user:root", role="admin", app="support")])
+async def test_nobody_names_a_file_of_the_archive_as_a_session(
+    who: Principal, tmp_path: Path
+) -> None:
+    """Else it would be read, brought back or removed as theirs, whoever's it is."""
+    url, cold = f"sqlite:///{tmp_path}/support.db", f"file://{tmp_path}/cold"
+    async with limpet.open(url, archive=cold) as lp:
+        s = await lp.create("support", "bob", "c1", state={"pin": TOLD}, actor="user:bob")
+        await s.complete(actor="user:bob")
+        await s.archive(actor="user:bob")
+        (head,) = (await lp.list(app="support", user="bob")).items
+        place = head.facts["archive"]
+        named = stub(head, place["place"], place["bytes"], place["sha256"])
+        journal, key = journal_of(lp.acting_as(who)), Key("support", "ada", "mine")
+        fact = Fact(type=named.type, data={**named.data, "user": "ada", "id": "mine"})
+        refused = await denied(journal.commit([Commit(key, (journal.prepare(fact, None),), 0)]))
+        assert refused.action == "lifecycle"
+        assert (await lp.get(s.key, archived=True)).values == {"pin": TOLD}

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import limpet
-from limpet import Evaluation, Limpet, Session, Turn
+from limpet import Evaluation, Key, Limpet, Session, Turn
 from tests.support.keys import key_file
 from tests.support.seal import FixedKeySeal
 
@@ -26,6 +26,8 @@ SOON = 60.0  # seconds; what is awaited comes at once, or the test has failed
 COLD = ("archive", "tier")
 # Whoever raises an error in a hook or a harness says what is in it, and its traceback is logged.
 FAILED = {f"{MARK}-hook", f"{MARK}-error"}
+# Analytics count calls by the names of tools and requests, and say them.
+NAMED = {f"{MARK}-approval", f"{MARK}-question"}
 
 
 def said(where: str) -> str:
@@ -33,12 +35,17 @@ def said(where: str) -> str:
     return f"{MARK}-{where}-"
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "sqlite with keys", "postgresql with keys"])
+KINDS = ("sqlite", "postgresql", "sqlite with keys", "files with keys", "postgresql with keys")
+
+
+@pytest.fixture(params=KINDS)
 def how(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The stores that keep bytes: with a seal of one's own, and with keys."""
     kind: str = request.param
     if kind.startswith("sqlite"):
         url = f"sqlite:///{tmp_path}/support.db?sync=normal"
+    elif kind.startswith("files"):
+        url = f"files:///{tmp_path}/support"
     else:
         url = request.getfixturevalue("postgres_store_url")
     if kind.endswith("keys"):
@@ -272,6 +279,41 @@ async def put_away(lp: Limpet) -> None:
     await s.archive()
 
 
+async def coordinate(lp: Limpet) -> None:
+    """Between sessions: shares, children and proposals."""
+    s = await begun(lp, "source", state={"field": said("shared"), "live": said("live")})
+    target = await begun(lp, "target")
+    shared = await s.share(target, "field")
+    await s.share(target, "live", access="write", sync="live")
+    assert (await target.read_shared(shared.id)).values == {"field": said("shared")}
+    child = await lp.spawn(s, task="look", fields=("field",))
+    await child.complete({"text": said("output")})
+    about = {"provenance": s.key, "confidence": 0.9, "to": "org:acme"}
+    await lp.propose(said("proposal"), **about)
+
+
+async def travel(lp: Limpet, folder: Path) -> None:
+    """To another store with a seal."""
+    seal = {"keys": key_file(folder / "other-masters")}
+    async with limpet.open(f"sqlite:///{folder}/other.db", **seal, node="other") as other:
+        moving = await begun(lp, "moving", state={"field": said("moved")})
+        await moving.blobs.put(said("moved_blob").encode(), "text/plain")
+        assert (await lp.move(moving.key, other)).success
+        await lp.copy(Key("support", "ada", "spoken"), to=other)
+
+
+async def measure(lp: Limpet, folder: Path) -> None:
+    """A file of analytics, which has counts and no texts."""
+    s = await begun(lp, "measured")
+    await s.append("user.feedback", {"rating": 0.5, "note": said("feedback")})
+    analytics = limpet.Analytics(lp, f"sqlite:///{folder}/analytics.db")
+    await analytics.run(once=True)
+    assert await analytics.session(s.key)
+    await analytics.close()
+    raw = b"".join([path.read_bytes() for path in folder.glob("analytics.db*")])
+    assert {text.decode() for text in re.findall(rb"%b-\w+" % MARK.encode(), raw)} == NAMED
+
+
 async def stream(lp: Limpet, how: dict[str, Any]) -> None:
     """A partial event on its way to another process."""
     s = await lp.create("support", "ada", id="streamed", actor="user:ada")
@@ -302,7 +344,14 @@ async def test_no_text_is_readable_without_a_key(
     for step in (speak, remember, achieve, ask, delegate, fail, put_away):
         await step(lp)
         assert await shown(url, tmp_path) == {}, step.__name__
-    await stream(lp, how)
+    await coordinate(lp)
+    await travel(lp, tmp_path)
+    assert await shown(url, tmp_path) == {}
+    await measure(lp, tmp_path)
+    (tmp_path / "analytics.db").unlink()
+    assert await shown(url, tmp_path) == {}
+    if not url.startswith("files"):  # of which one process has the channel
+        await stream(lp, how)
     assert await shown(url, tmp_path) == {}
     assert {path.relative_to(tmp_path).parts[0] for path in _files(tmp_path)} >= set(COLD)
     heads = [(await lp.list(limit=100)).items, (await lp.work.dead_letters(app="support")).items]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
 import subprocess
 import sys
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from backports import zstd
+from hypothesis import given, strategies as st
 
 import limpet
 from limpet.errors import BundleRefused
@@ -72,6 +76,63 @@ def test_an_export_leads_to_its_receipt(world: World) -> None:
     s.append("user.message", {"text": "later"}, actor="user:ada")
     world.lp.export(s.key, world.here / "whole.limpet")
     assert "0 of them redacted" in world.check(world.lines("whole.limpet"))
+
+
+# Runs the script as a Python does that has no zstd: before 3.14, without other packages.
+WITHOUT_ZSTD = (
+    "import runpy, sys; sys.modules.update({'backports': None, 'compression': None}); "
+    "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+)
+
+
+def test_the_script_reads_what_export_wrote_with_the_standard_library_alone(world: World) -> None:
+    """It decompresses the file itself where Python cannot."""
+    s = talked(world.lp)
+    for number in range(200):
+        s.append("user.message", {"text": f"message {number} " * (number % 9)}, actor="user:ada")
+    world.sign(s)
+    world.lp.export(s.key, world.here / "e.limpet")
+    asked = ("receipt.json", "--public-key", "store.pem", "--export", "e.limpet")
+    for damage, code in ((b"", 0), (b"more", 1)):
+        with (world.here / "e.limpet").open("ab") as file:
+            file.write(damage)
+        for way in ((SCRIPT,), ("-c", WITHOUT_ZSTD, SCRIPT)):
+            command = [sys.executable, "-I", *way, *asked]
+            done = subprocess.run(
+                command, cwd=world.here, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == code, done.stderr
+            assert done.stdout.endswith("207 events, 0 of them redacted\n") is not bool(code)
+            assert done.stderr.startswith("not valid: ") is bool(code)
+
+
+@given(data=st.data())
+def test_it_decompresses_as_zstd_does(data: st.DataObject) -> None:
+    """Frames of any level, in blocks of any kind, with and without a checksum."""
+    words = data.draw(st.lists(st.binary(max_size=20), min_size=1, max_size=9))
+    seed = data.draw(st.integers(0, 2**32))
+    plain = b"".join(
+        random.Random(seed).choices(words, k=data.draw(st.sampled_from([0, 9, 9_000])))
+    )
+    level = data.draw(st.sampled_from([-5, 1, 3, 9, 19]))
+    set_ = zstd.CompressionParameter
+    options = {set_.compression_level: level, set_.checksum_flag: int(data.draw(st.booleans()))}
+    packed = zstd.compress(plain, options=options) + zstd.compress(b"more\n", options=options)
+    blocks = [*receipt_check._decompressed(io.BytesIO(packed))]
+    assert b"".join(blocks) == plain + b"more\n"
+    assert b"".join(receipt_check._split(blocks)) == plain + b"more\n"
+
+
+@given(data=st.data())
+def test_what_does_not_decompress_is_an_error(data: st.DataObject) -> None:
+    """Whatever was changed: one of the errors that the script answers, or other lines."""
+    plain = b"".join([b'{"seq":%d,"text":"%d"}\n' % (n, n * n * 7919) for n in range(60)])
+    packed = bytearray(zstd.compress(plain))
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(receipt_check.NotValid, ValueError, LookupError, TypeError):
+        found = b"".join(receipt_check._decompressed(io.BytesIO(bytes(packed))))
+        assert len(found) <= 1 << 20
 
 
 def test_a_redacted_export_still_verifies(world: World) -> None:

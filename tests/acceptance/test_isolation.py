@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,12 +92,24 @@ WRITES: dict[str, Verb] = {
     "append": lambda lp: said(lp),
     "set": lambda lp: said(lp, set={"draft": "x"}),
     "delete": lambda lp: said(lp, delete=["draft"]),
+}
+SOON = limpet.Timeouts(absolute=timedelta(hours=1), expiry=timedelta(hours=1))
+# What is beside the conversation is its user's, also where others may append.
+KEEPS: dict[str, Verb] = {
     "label": lambda lp: lp.session(*KEY).label({"plan": "gold"}),
     "checkpoint": lambda lp: lp.session(*KEY).checkpoint(),
+    "mark_processed": lambda lp: lp.session(*KEY).mark_processed([2]),
+    "set_timer": lambda lp: lp.session(*KEY).lifecycle.set_timer("t", timedelta(hours=1)),
+    "set_priority": lambda lp: lp.session(*KEY).lifecycle.set_priority(1),
+    "retention": lambda lp: lp.session(*KEY).history.retention(events=5),
+    "compact": lambda lp: lp.maintenance.compact(*KEY),
+    "define": lambda lp: lp.session(*KEY).outcome.define("done"),
+    "interrupt": lambda lp: lp.session(*KEY).interrupt(),
 }
 OTHERS: dict[str, Verb] = {
     "complete": lambda lp: lp.session(*KEY).complete(),
     "fork": forks,
+    "set_timeouts": lambda lp: lp.session(*KEY).lifecycle.set_timeouts(SOON),
     "erase": lambda lp: lp.erase(*KEY),
 }
 # The principal, the isolation of ada's session, and the codes for reading, writing, and the rest.
@@ -175,8 +188,10 @@ async def test_who_may_enter_and_what_the_others_are_told(lp: limpet.Limpet, row
     """By every verb that reads, by every verb that writes, and by those that take all of it."""
     principal, isolation, reads, writes, rest = ROWS[row]
     await lp.create(*KEY, state={"draft": "d"}, isolation=isolation)
+    await lp.session(*KEY).append("user.message", {"text": "hi"}, actor="user:ada")
     acting = lp.acting_as(principal)
-    for verbs, code in ((READS, reads), (WRITES, writes)):
+    keeps = writes if principal.user == "ada" else "access_denied"
+    for verbs, code in ((READS, reads), (WRITES, writes), (KEEPS, keeps)):
         for name, verb in verbs.items():
             if name == "delete" and code is None:
                 continue  # it would be gone for the next one
@@ -184,6 +199,21 @@ async def test_who_may_enter_and_what_the_others_are_told(lp: limpet.Limpet, row
     for name, verb in OTHERS.items() if rest is not None else ():
         by_role = "access_denied" if name == "erase" and principal.role == "agent" else rest
         assert await denial(verb(acting)) == by_role, name
+
+
+async def test_a_user_whom_a_session_names_approves_nothing_of_it(lp: limpet.Limpet) -> None:
+    """What its runs ask is asked of its own user."""
+
+    async def asks(turn: limpet.Turn) -> None:
+        await turn.approve("pay", {"amount": 5})
+
+    s = await lp.create(*KEY, isolation=Isolation(users=("bob",)))
+    await s.append("user.message", {"text": "pay"}, actor="user:ada")
+    await lp.wake(s.key, asks)
+    (request,) = (await s.refresh()).blocked_on
+    bob = lp.acting_as(who("user:bob", user="bob")).session(*KEY)
+    assert await denial(bob.confirm(request.id, allow=True)) == "access_denied"
+    assert await denial(lp.acting_as(who()).session(*KEY).confirm(request.id, allow=True)) is None
 
 
 async def test_a_missing_session_of_ones_own_is_missing(lp: limpet.Limpet) -> None:
@@ -487,6 +517,31 @@ async def test_policies_of_fields_hold_without_the_class(lp: limpet.Limpet) -> N
     assert await denial(lp.acting_as(who()).session(*KEY).fork()) == "field_access_denied"
     fork = await lp.acting_as(agent("any")).session(*KEY).fork()
     assert "notes" not in (await lp.acting_as(who()).get(fork.key)).values
+
+
+async def test_a_child_has_the_policies_of_the_fields_that_it_is_given(
+    lp: limpet.Limpet,
+) -> None:
+    """Who works for the parent gives away no field by delegating with it."""
+    s = await lp.create(*KEY, state=Claim(amount=5, notes=CANARY))
+    worker = lp.acting_as(agent("main"))
+    spawned = await worker.spawn(s.key, task="look", fields=("amount", "notes"))
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("desk", "look", fields=dict(turn.session.values))
+
+    await s.append("user.message", {"text": "go"}, actor="user:ada")
+    assert (await worker.wake(s.key, delegates)).error is None
+    children = [child for child in (await lp.list(app="desk")).items if child.key != s.key]
+    assert spawned.key in {child.key for child in children}
+    for child in children:
+        assert (await lp.get(child.key)).values == {"amount": 5, "notes": CANARY}
+        ada = await lp.acting_as(who(task=child.isolation.task)).get(child.key)
+        assert ada.values == {"amount": 5}
+        assert CANARY not in repr(await ada.read())
+        main = lp.acting_as(agent("main", task=child.isolation.task)).session(child.key)
+        await main.append("note.made", set={"notes": "seen"})
+        assert await denial(ada.append("note.made", set={"notes": "mine"})) == "field_access_denied"
 
 
 async def test_a_newer_class_is_recorded_by_those_who_see_the_whole_state(

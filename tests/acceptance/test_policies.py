@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,41 @@ async def test_a_policy_takes_away_what_a_role_gives_and_is_named(lp: Limpet, ru
         "hr-only",
     )
     assert record.resource == "support/ada/c1"
+
+
+async def test_who_may_not_end_a_session_sets_no_time_at_which_it_ends(
+    lp: Limpet, rules: Path
+) -> None:
+    """Timeouts are lifecycle; one that deletes the session is an erasure, too."""
+    s, hour = await lp.acting_as(ADA).get("support", "ada", "c1"), timedelta(hours=1)
+    for action, timeouts in (
+        ("lifecycle", limpet.Timeouts(absolute=hour)),
+        ("erase", limpet.Timeouts(expiry=hour)),
+    ):
+        (rules / "more.cedar").write_text(
+            f'@id("kept") forbid(principal, action == Action::"{action}", resource);'
+        )
+        with pytest.raises(AccessDenied) as caught:
+            await s.lifecycle.set_timeouts(timeouts)
+        assert (caught.value.action, caught.value.policy) == (action, "kept")
+        await s.append("note.made", {})
+    assert s.lifecycle.timeouts is None
+
+
+async def test_who_may_write_and_not_read_is_shown_no_event_of_before(
+    lp: Limpet, rules: Path
+) -> None:
+    """The id of an event that is recorded already is answered without its body."""
+    s = await lp.get("support", "ada", "c1")
+    await s.append("user.message", {"text": "secret"}, actor="user:ada", id="said")
+    acting = lp.acting_as(ADA).session(s.key)
+    (rules / "more.cedar").write_text(
+        '@id("blind") forbid(principal, action == Action::"read", resource);'
+    )
+    for _ in range(2):
+        event = await acting.append("user.message", {"text": "guess"}, id="said")
+        assert event.repeated
+        assert event.data == {}
 
 
 async def test_a_policy_gives_nothing_that_a_role_does_not(lp: Limpet) -> None:

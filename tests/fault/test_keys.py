@@ -161,6 +161,21 @@ async def test_a_store_whose_binding_was_removed_is_refused(url: str, keys: str)
         await limpet.open(url, keys=keys)
 
 
+@pytest.mark.parametrize("both", [False, True])
+async def test_a_ring_that_has_keys_is_not_bound_again(
+    database: str, keys: str, tmp_path: Path, *, both: bool
+) -> None:
+    """Else who writes the ring has everything in the store taken for plain text from before."""
+    async with limpet.open(database, keys=keys) as lp:
+        await said(lp)
+    ring = f"sqlite:///{tmp_path}/support.db-keys"
+    await change(ring, "DELETE FROM ring WHERE kind = 'meta' AND owner = 'bound'")
+    if both:
+        await change(database, "DELETE FROM limpet.meta WHERE name = 'ring'")
+    with pytest.raises(SealUnavailable, match="the mark that it was bound is gone"):
+        await limpet.open(database, keys=keys)
+
+
 async def test_without_keys_nothing_is_written(url: str, keys: str) -> None:
     """No verb of a sealed store that was opened without keys writes; its heads are listed."""
     async with limpet.open(url, keys=keys) as lp:
@@ -784,18 +799,30 @@ async def test_an_archived_session_is_vouched_for_under_each_of_its_keys(
 
 def rewrite_log(directory: Path, before: bytes, after: bytes) -> None:
     """Change a text in the lines of a log, and what is derived from them, so that they fit."""
+
+    def changed(lines: list[bytes]) -> list[bytes]:
+        last = max(number for number, line in enumerate(lines) if before in line)
+        return [*lines[:last], lines[last].replace(before, after), *lines[last + 1 :]]
+
+    relay_log(directory, changed)
+
+
+def relay_log(directory: Path, changed: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Write other lines into a log, with numbers, chains and checksums that fit."""
     (path,) = directory.glob("log/*.jsonl")
     lines, crc = path.read_bytes().splitlines(keepends=True), ""
-    last = max(number for number, line in enumerate(lines) if before in line)
     chain, made = msgspec.json.decode(lines[0])["chain"], list[bytes]()
-    for number, line in enumerate(lines):
-        was = msgspec.json.decode(line)["chain"].encode()
+    for number, line in enumerate(changed(lines), 1):
+        said = msgspec.json.decode(line)
         chain = next_chain(chain, crc) if made else chain
         text = line[: line.rindex(b',"crc":"')] + b"}"
-        text = text.replace(b'"chain":"%b"' % was, b'"chain":"%b"' % chain.encode(), 1)
-        whole, crc = finished(text.replace(before, after) if number == last else text)
+        for name, was, now in (("chain", said["chain"], chain), ("n", said["n"], number)):
+            encoded = [msgspec.json.encode({name: value})[1:-1] for value in (was, now)]
+            text = text.replace(*encoded, 1)
+        whole, crc = finished(text)
         made.append(whole)
     path.write_bytes(b"".join(made))
+    directory.joinpath("closed.json").unlink(missing_ok=True)  # it says how many there were
 
 
 @pytest.mark.parametrize("what", FORGED)
@@ -809,6 +836,65 @@ async def test_changed_facts_in_a_log_of_files_are_found(
     rewrite_log(tmp_path / "support", before.encode(), after.encode())
     async with limpet.open(url, keys=keys) as lp:
         await refused(lp, key, principal)
+
+
+def _member(line: bytes, name: str) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(line)[name])
+
+
+def _with_member(line: bytes, name: str, value: bytes) -> bytes:
+    return line.replace(
+        b'"%b":%b' % (name.encode(), _member(line, name)), b'"%b":%b' % (name.encode(), value), 1
+    )
+
+
+def _swapped(one: bytes, two: bytes, name: str) -> list[bytes]:
+    return [
+        _with_member(one, name, _member(two, name)),
+        _with_member(two, name, _member(one, name)),
+    ]
+
+
+# What somebody does to two lines of events in a log, who writes all that is derived from them.
+LINES: dict[str, Callable[[bytes, bytes], list[bytes]]] = {
+    "actor": lambda one, two: [_with_member(one, "actor", b'"user:eve"'), two],
+    "type": lambda one, two: [_with_member(one, "type", b'"agent.message"'), two],
+    "time": lambda one, two: [_with_member(one, "time", b"1"), two],
+    "link": lambda one, two: _swapped(one, two, "link"),
+    "body in plain text": lambda one, two: [
+        _with_member(one, "packed", msgspec.json.encode(b'{"data":{"text":"forged"}}')),
+        two,
+    ],
+    "bodies swapped": lambda one, two: _swapped(one, two, "packed"),
+    "body of before": lambda one, two: [one, _with_member(two, "packed", _member(one, "packed"))],
+    "lines swapped": lambda one, two: [two, one],
+    "line left out": lambda one, two: [two],
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+async def test_changed_lines_of_a_sealed_log_are_found(
+    keys: str, tmp_path: Path, what: str
+) -> None:
+    """By verify, and by everybody who reads what was changed."""
+    url, directory = f"files:///{tmp_path}/support", tmp_path / "support"
+    async with limpet.open(url, keys=keys) as lp:
+        s = await said(lp)
+
+    def changed(lines: list[bytes]) -> list[bytes]:
+        first = next(n for n, line in enumerate(lines) if b'"user.message"' in line)
+        one, two = lines[first : first + 2]
+        return [*lines[:first], *LINES[what](one, two), *lines[first + 2 :]]
+
+    relay_log(directory, list)
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+    relay_log(directory, changed)
+    async with limpet.open(url, keys=keys) as lp:
+        read = await lp.session(s.key).read(limit=50)
+        whole = [event.seq for event in read if event.damage is None]
+        assert set(whole) < set(range(1, s.version + 1))
+        assert not (await lp.maintenance.verify()).ok
 
 
 async def test_every_commit_renews_the_mac(url: str, keys: str) -> None:

@@ -19,6 +19,7 @@ import limpet
 from limpet.errors import SealUnavailable
 from limpet.security.masters import WrappedKey, commitment_to
 from limpet.security.ring import RingRow
+from limpet.store.protocol import Place
 from tests.support.keys import key_file
 
 CANARY = "xq7canary"
@@ -161,6 +162,10 @@ async def test_whoever_writes_the_ring_cannot_allow_plain_text(url: str, keys: s
         upto = (10**6).to_bytes(8, "big")
         for value in (upto, upto + bytes(32), b"1000000"):
             await ring.put([RingRow("plain", uid, "", value)])
+    async with limpet.open(url, keys=keys) as lp:  # whatever else would notice a plain body
+        await lp.get("support", "ada", "c1")
+        seal = lp._journal.provenance.seal
+        assert not seal.allows_plain(Place("snapshot", uid, "1/0"))  # type: ignore[union-attr]
     rows = Rows(url, "events")
     whole = [(flags, body) for _, flags, body in await rows.bodies()]
     await rows.put_all([(0, PLAIN["events"]), *whole[1:]])

@@ -10,7 +10,7 @@ import hashlib
 
 from limpet import envelope
 from limpet.store.sqlite.file.schema import SCHEMA
-from tests.golden import files, stores
+from tests.golden import files, keys, stores
 from tests.golden.test_golden import FIELDS, FILES, HEADER, HERE
 
 
@@ -29,6 +29,8 @@ def main() -> None:
         if not path.exists():
             asyncio.run(files.write(path))
             print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    if not keys.GOLDEN.exists():
+        asyncio.run(keys.write())
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ a million of them for each decoder, on fresh seeds; the suite some thousands.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
@@ -23,15 +25,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 import limpet
 from limpet import Diff, envelope
-from limpet.errors import InvalidInput, LimpetError
+from limpet.errors import InvalidInput, LimpetError, TokenInvalid
 from limpet.model import Base, Commit, Draft, Event, Fold, Head, Key, blank, decode_body
 from limpet.model.events import prepare
 from limpet.model.values import FrozenDict, checksum
 from limpet.security import audit_check, receipt_check
 from limpet.security.keys import Anchor, KeySeal, open_masters
 from limpet.security.masters import _decoded, new_master
+from limpet.security.policy_cases import _case, _csv_rows, _json_rows
 from limpet.security.receipts import Receipt
 from limpet.security.ring import MemoryRing, RingRow
+from limpet.security.signing_keys import SigningKeys, add_signing_key, decoded_payload
+from limpet.security.tokens import TokenPayload
 from limpet.session import served_verbs
 from limpet.session.move.bundle import BundleReader
 from limpet.session.performed import perform
@@ -41,6 +46,9 @@ from limpet.store.coding.bodies import UNREADABLE, base_in, scope_after, snapsho
 from limpet.store.coding.codec import COMPRESSED, Codec, Damaged
 from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer, Unready
+from limpet.store.files.lines import finished
+from limpet.store.files.log import read_line
+from limpet.store.files.snapshot import unpacked_index
 from limpet.store.postgres import rows as postgres
 from limpet.store.protocol import ErasureCertificate, Place, Query
 from limpet.store.remote.commits import unpack_commit
@@ -323,7 +331,7 @@ def receipts(what: Literal["receipt", "proof", "certificate", "export"]) -> Deco
     made = {"receipt": receipt, "proof": proof, "certificate": done.certificate}
     seeds = (lines,) if what == "export" else (msgspec.json.encode(made[what]),)
     caught = (receipt_check.NotValid, ValueError, LookupError, TypeError, RecursionError)
-    return Decoder(decode, seeds, (*caught, AttributeError) if what == "proof" else caught)
+    return Decoder(decode, seeds, (*caught, AttributeError))
 
 
 def _lines(lp: limpet.SyncLimpet) -> bytes:
@@ -490,6 +498,95 @@ class _Verbless:
         raise NoVerb
 
 
+def _log_store() -> tuple[tuple[bytes, ...], bytes]:
+    """The lines of a log store with something of most kinds, and its index as it is compressed."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        with limpet.open_sync(f"files:///{folder}/s", keys="memory:") as lp:
+            s = lp.create("support", "ada", "c1", state={"n": 1.5, "user:u": 1}, actor="user:ada")
+            s.append("user.message", {"text": "hi"}, actor="user:ada", add={"l": [1]})
+            s.fork(id="fork", actor="user:ada")
+            s.blobs.put(b"blob")
+            lp.work.claim("w")
+            lp.delete("support", "ada", "fork")
+            lp.maintenance.compact()
+        root = Path(folder) / "s"
+        lines = b"".join([path.read_bytes() for path in sorted(root.glob("log/*.jsonl"))])
+        (index,) = root.glob("index-*.zst")
+        return tuple(lines.splitlines(keepends=True)), zstd.decompress(index.read_bytes())
+
+
+def log_lines() -> Decoder:
+    """Under the checksum that whoever can write a line would give it."""
+
+    def decode(raw: bytes) -> object:
+        return read_line(finished(raw)[0]), read_line(raw)
+
+    lines = _log_store()[0]
+    whole = tuple([line[: line.rindex(b',"crc":"')] + b"}" for line in lines])
+    return Decoder(decode, (*lines, *whole))
+
+
+def log_indexes() -> Decoder:
+    """Under the hash that whoever can write the directory would give it."""
+
+    def decode(raw: bytes) -> object:
+        packed = zstd.compress(raw)
+        return unpacked_index(packed, sha256(packed).hexdigest())
+
+    return Decoder(decode, (_log_store()[1],), (Damaged,))
+
+
+def tokens() -> Decoder:
+    """A token that is let in is the one that was signed: test_tokens."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        add_signing_key(Path(folder) / "tokens.pem")
+        keys = SigningKeys(f"file://{folder}/tokens.pem")
+    names = {"jti": "j", "chain": "j", "app": "support", "user": "ada", "session": "c1", "sub": "x"}
+    times = {"iat": 1.0, "exp": 2.0, "first": 1.0}
+    token = keys.sign(TokenPayload(**names, **times, role="owner", scope=("read",)))
+
+    def decode(raw: bytes) -> object:
+        if raw[:1] == b"{":
+            return decoded_payload(raw)
+        return keys.opened(raw.decode("latin-1"))
+
+    payload = msgspec.json.encode(keys.opened(token))
+    return Decoder(decode, (token.encode(), payload), (TokenInvalid,))
+
+
+def policy_tables() -> Decoder:
+    """Cases, as a table and as JSON."""
+
+    def decode(raw: bytes) -> object:
+        text = raw.decode("latin-1")
+        rows = _csv_rows(text) if text[:1] == "p" else _json_rows(text, Path("cases"))
+        return [_case(str(line), row) for line, row in rows]
+
+    row = {"principal": "user:ada", "role": "owner", "app": "support", "user": "ada"}
+    row |= {"action": "write", "resource": "support/ada/c1#n", "expect": "allow", "label.x": "1"}
+    row |= {"at": "2026-11-17T08:30:00Z", "address": "10.0.0.1", "principal.team": "x"}
+    table = f"{','.join(row)}\n{','.join(row.values())}\n"
+    seeds = (table, json.dumps(row), json.dumps([row, row], indent=1))
+    return Decoder(decode, tuple(map(str.encode, seeds)), (LimpetError, csv.Error))
+
+
+def packed_exports() -> Decoder:
+    """As the script decompresses them where Python does not."""
+    plain = b"".join([b'{"seq":%d,"text":"%d"}\n' % (n, n * n * 7_919) for n in range(60)])
+    levels = [{zstd.CompressionParameter.compression_level: level} for level in (-5, 3, 19)]
+    seeds = tuple([zstd.compress(plain, options=options) for options in levels])
+    errors = (receipt_check.NotValid, ValueError, LookupError, TypeError)
+
+    def decode(raw: bytes) -> int:
+        return sum(map(len, receipt_check._decompressed(io.BytesIO(raw))))
+
+    return Decoder(decode, seeds, errors)
+
+
 DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
     "sealed bodies": sealed_bodies,
     "plain bodies": plain_bodies,
@@ -519,6 +616,11 @@ DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
     "calls": calls,
     "sealed calls": sealed_calls,
     "verbs": verbs,
+    "lines of a log store": log_lines,
+    "indexes of a log store": log_indexes,
+    "tokens": tokens,
+    "tables of cases": policy_tables,
+    "compressed exports": packed_exports,
 }
 
 

@@ -47,7 +47,7 @@ class _Identified(msgspec.Struct, frozen=True):
 
 
 class Principal(_Identified, frozen=True, kw_only=True):
-    """Who makes a request: `Principal("user:ada", role="owner", app="support", user="ada")`.
+    """Someone who makes requests: `Principal("user:ada", role="owner", app="support", user="ada")`.
 
     Without `app` its role applies to every app, without `user` to every user. `task` is the task it
     works on; `attributes` are for policies.

@@ -79,7 +79,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
-    """Which records of an audit; all of them without conditions."""
+    """A selection of audit records; all of them without conditions."""
 
     app: str | None = None
     since_us: int | None = None
@@ -123,7 +123,7 @@ class Audit:
         self._unsent: dict[Key, list[Prepared]] = {}  # counts, until they are written
         self._begun: set[Key] = set()
         self._timer: asyncio.TimerHandle | None = None
-        # What is written without a caller; each returns why it could not be.
+        # Records written without a caller; each task returns why it failed.
         self._tasks: set[asyncio.Task[Exception | None]] = set()
         self.denials = 0  # that this process was to record
 
@@ -264,7 +264,7 @@ class Audit:
         await self._flush_quietly()
 
     async def write_denial(self, said: _Said) -> tuple[Mapping[str, Any], int]:
-        """Write a denial that nobody counts here; its data and its seq."""
+        """Write a denial that is not counted here; return its data and its seq."""
         data = await self._data(said)
         return data, await self._write(log_of(said.resource.app), _fact(DENIED, data))
 
@@ -440,11 +440,11 @@ class Audit:
         return await self._page(records, names, None)
 
     async def _page(
-        self, found: Sequence[tuple[str, Event]], names: _NamesShown, cursor: str | None
+        self, events: Sequence[tuple[str, Event]], names: _NamesShown, cursor: str | None
     ) -> Page[AuditRecord]:
-        counts = await self._counts(found)
+        counts = await self._counts(events)
         items = []
-        for app, event in found:
+        for app, event in events:
             if event.data is None:
                 items.append(_unreadable(app, event))
                 continue
@@ -530,11 +530,11 @@ class Audit:
                 low = middle + 1
         return low
 
-    async def _counts(self, found: Sequence[tuple[str, Event]]) -> dict[tuple[str, int], int]:
+    async def _counts(self, events: Sequence[tuple[str, Event]]) -> dict[tuple[str, int], int]:
         """Return how often these denials came again, as it was counted after them."""
         counts: dict[tuple[str, int], int] = {}
-        for app in dict.fromkeys([app for app, _ in found]):
-            denied = [event for of, event in found if of == app and event.type == DENIED]
+        for app in dict.fromkeys([app for app, _ in events]):
+            denied = [event for of, event in events if of == app and event.type == DENIED]
             if not denied:
                 continue
             until = denied[0].at_us + LATE_US + WINDOW_US
@@ -700,12 +700,12 @@ def _place(cursor: str, query: AuditQuery) -> _At:
     """Return the place in a cursor that this very query returned. Raises InvalidCursor."""
     try:
         raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
-        found = msgspec.json.decode(raw, type=_AuditCursor)
+        decoded = msgspec.json.decode(raw, type=_AuditCursor)
     except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError, LimpetError):
         raise InvalidCursor from None
-    if found.query != query or found.at[2] < 1:
+    if decoded.query != query or decoded.at[2] < 1:
         raise InvalidCursor
-    return found.at
+    return decoded.at
 
 
 def log_of(app: str) -> Key:

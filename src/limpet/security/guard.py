@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NoReturn, Protocol
 
 from limpet.errors import AccessDenied, Denial
-from limpet.model import Commit, DefaultActor, Head
+from limpet.model import Commit, DefaultActor, Head, Key
 from limpet.security.access import (
     ALLOWED,
     SENSITIVE,
@@ -42,7 +42,7 @@ _FIXED: Final = (RoleRules, IsolationRules)  # whose answers never change
 
 
 class AuditSink(Protocol):
-    """Where a guard records what it decided."""
+    """The log in which a guard records what it decided."""
 
     async def record(
         self,
@@ -77,7 +77,7 @@ class AuditSink(Protocol):
         policy: str | None = None,
         address: str | None = None,
     ) -> None:
-        """As `record`, of a denial, for callers that cannot await: it blocks instead."""
+        """Record a denial as `record` does, for callers that cannot await: it blocks instead."""
         ...
 
     def note(
@@ -180,10 +180,12 @@ class Guard:
         *,
         writes_as: tuple[str, ...] | None = None,
         address: str | None = None,
+        session: Key | None = None,
     ) -> None:
         """`writes_as` are beginnings of actors that it may name beside its own id; `address` is
-        where its requests come from, if that is known."""
-        self.principal, self.address = principal, address
+        where its requests come from, if that is known; `session` the only one that it may enter.
+        """
+        self.principal, self.address, self.session = principal, address, session
         self.rules = deciders if isinstance(deciders, Deciders) else Deciders(deciders, audit)
         if writes_as is None:
             is_app_agent = principal.role == "agent" and principal.user is None
@@ -203,7 +205,7 @@ class Guard:
     def lists_every_session(self) -> bool:
         """True if no rule hides a session of its apps from this principal. What another decider
         hides cannot be told: a policy may name users, labels or anything else."""
-        if self.principal.user is not None:
+        if self.principal.user is not None or self.session is not None:
             return False
         for each in self.rules.all:
             match each:
@@ -225,6 +227,8 @@ class Guard:
     def decide(self, action: Action, resource: Resource, *, kin: bool = False) -> Decision:
         """The answer, from memory. Records nothing. Of `kin`, which one session lets into another,
         the user's policies alone are asked."""
+        if self.session is not None and not self._is_within(action, resource):
+            return Decision(False, "access_denied", "session")
         if self._revision != (revision := self.rules.revision):
             self._remembered.clear()
             self._revision = revision
@@ -246,7 +250,16 @@ class Guard:
         """True if a session of another user lets this principal in, and its role allows it."""
         if head is None or not self.rules.admits(self.principal, action, head):
             return False
+        if self.session not in (None, head.key):
+            return False
         return RoleRules().grants(self.principal, action)
+
+    def _is_within(self, action: Action, resource: Resource) -> bool:
+        """True unless a resource is another session than the one that it may enter, or what it
+        would do reaches other sessions too: as erasing a user does."""
+        if resource.id is None or resource.kind not in _OF_SESSIONS:
+            return action not in SENSITIVE
+        return Key(resource.app, str(resource.user), resource.id) == self.session
 
     def _decision(
         self, number: int, decider: Decider, action: Action, resource: Resource
@@ -329,7 +342,7 @@ class Guard:
         )
 
     def require(self, action: Action, resource: Resource) -> None:
-        """As `check`, for verbs without await: to record a denial blocks."""
+        """Check as `check` does, for verbs without await: recording a denial blocks."""
         decision = self.decide(action, resource)
         if not decision.allowed:
             code = decision.denial or "access_denied"
@@ -353,7 +366,7 @@ class Guard:
         return actor == self.principal.id or actor.startswith(self.writes_as)
 
     def actor(self, actor: str | None) -> str:
-        """Who acts where `actor` is named: itself if nobody is, or the system by default."""
+        """Return who acts where `actor` is named: itself if nobody is, or the system by default."""
         if actor is None or (type(actor) is DefaultActor and not self.may_write_as(actor)):
             return self.principal.id
         return actor
@@ -367,11 +380,15 @@ class Guard:
 
     # --- narrowing -------------------------------------------------------------------------------
 
-    def narrowed(self, principal: Principal, address: str | None = None) -> Guard:
+    def narrowed(
+        self, principal: Principal, address: str | None = None, session: Key | None = None
+    ) -> Guard:
         """The guard of a principal that may do no more than this one. Raises AccessDenied, also
         for another address: policies may allow more from there."""
         own = self.principal
         if address is not None and self.address not in (None, address):
+            self._refuse_wider(principal)
+        if session is not None and self.session not in (None, session):
             self._refuse_wider(principal)
         for name in ("app", "user", "task"):
             if getattr(own, name) not in (None, getattr(principal, name)):
@@ -381,7 +398,13 @@ class Guard:
         if principal.attributes != own.attributes or not self.may_write_as(principal.id):
             self._refuse_wider(principal)
         kept = self.writes_as if principal.role == own.role else ()
-        return Guard(principal, self.rules, writes_as=kept, address=address or self.address)
+        return Guard(
+            principal,
+            self.rules,
+            writes_as=kept,
+            address=address or self.address,
+            session=session or self.session,
+        )
 
     def _refuse_wider(self, principal: Principal) -> NoReturn:
         app = principal.app or EVERY_APP
@@ -392,9 +415,16 @@ class Guard:
         narrow = narrowed_to(self.principal, head)
         if narrow is self.principal:
             return self
-        return Guard(narrow, self.rules, writes_as=self.writes_as, address=self.address)
+        return Guard(
+            narrow,
+            self.rules,
+            writes_as=self.writes_as,
+            address=self.address,
+            session=self.session,
+        )
 
 
+_OF_SESSIONS: Final = frozenset({"session", "field", "tool"})
 _WITH_HEAD: Final = frozenset({"session", "tool"})  # a field of a new session has none
 # The role that reads what another role reads, and does nothing else.
 _READER_OF: Final = {"owner": "viewer", "admin": "viewer"}

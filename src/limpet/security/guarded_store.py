@@ -14,7 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    KeysView,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -51,6 +59,7 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
+from limpet.model.events import RESERVED
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.documents import VALUE
 from limpet.model.facts.history import MERGED
@@ -64,6 +73,7 @@ from limpet.model.facts.moves import (
     stage_prefix,
     stage_session,
 )
+from limpet.model.facts.outcomes import DEFINED
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
@@ -73,11 +83,13 @@ from limpet.model.facts.running.children import (
     created_id,
     works_for,
 )
-from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.requests import CONFIRMATION, CUSTOM_RESULT
+from limpet.model.facts.running.runs import INTERRUPT, SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
+from limpet.model.facts.timeouts import TIMEOUTS_SET
 from limpet.model.keys import (
     ARCHIVE_MOVES,
     ARRIVALS,
@@ -156,18 +168,22 @@ _READING: Final[frozenset[Action]] = frozenset({"read", "inspect"})
 _CLAIMS: Final = 64  # rounds of claims that look for sessions which may be worked on
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _STARTS: Final = frozenset({CREATED, FORKED})
-_NOBODY: Final = ("agent:", "system:", "cli:")  # how actors begin that are not other people
+# Prefixes of actors that are not other people.
+_NOBODY: Final = ("agent:", "system:", "worker:", "cli:")
 _BESIDE: Final = frozenset({CHECKPOINTS, MEMORY})  # what is staged beside the log of a session
-# What a draft of this type does to a session; any other is a write.
+# The action of a draft of this type; any other is a write.
 _ACTIONS: Final[Mapping[str, Action]] = {
     **dict.fromkeys(TRANSITIONS, "lifecycle"),
     **dict.fromkeys(_STARTS, "create"),
     GRANTED: "policy",
     ATTACHED: "policy",
     TOOLS_BOUND: "tool",
+    TIMEOUTS_SET: "lifecycle",  # they end it; and those that delete it are an erasure, too
     **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
     **dict.fromkeys(MOVES, "move"),
 }
+# The words of a user to the runs of their session: approvals, answers of tools, goals.
+_STEERING: Final = frozenset({CONFIRMATION, CUSTOM_RESULT, INTERRUPT, DEFINED})
 _NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE})
 
 
@@ -176,7 +192,7 @@ class Room(NamedTuple):
 
     read: Action
     write: Action
-    # Where the app stands in the name of a log that belongs to no user; None: it has none.
+    # The app in the name of a log that belongs to no user; None if it has none.
     app: Callable[[str], str | None] = lambda name: None
     kind: ResourceKind = "document"
 
@@ -264,10 +280,13 @@ def session_id_in(key: Key) -> str | None:
 class ShownNames(dict[str, bool]):
     """True for the names in state that a view shows, as far as they were asked for."""
 
-    __slots__ = ("view",)
+    __slots__ = ("_hidden", "_names", "view")
 
     def __init__(self, view: SessionView) -> None:
         self.view = view
+        # The names that `of` met last, and those of them that are hidden: mostly the same again.
+        self._names: KeysView[str] = EMPTY.keys()
+        self._hidden: tuple[str, ...] = ()
 
     def __missing__(self, name: str) -> bool:
         if len(self) >= _HEADS_REMEMBERED:
@@ -277,8 +296,15 @@ class ShownNames(dict[str, bool]):
 
     def of(self, names: FrozenDict) -> FrozenDict:
         """Names in state and what belongs to them, without hidden ones."""
-        shown = {name: value for name, value in names.items() if self[name]}
-        return names if len(shown) == len(names) else FrozenDict(shown)
+        if names.keys() != self._names:
+            self._hidden = tuple([name for name in names if not self[name]])
+            self._names = names.keys()
+        if not self._hidden:
+            return names
+        shown = FrozenDict(names)
+        for name in self._hidden:
+            dict.__delitem__(shown, name)  # nobody has seen it yet
+        return shown
 
     def show(self, events: Sequence[Event]) -> bool:
         """True if nothing of these events is hidden, for all that their operations say."""
@@ -317,7 +343,7 @@ class Clearance:
         return bool(head.facts.get("field_policies") == self._policies)
 
     def of(self, whole: A) -> A | None:
-        """An answer as the view shows it, if it hides nothing but fields; None: look closer."""
+        """Return an answer as the view shows it, if the view hides only fields; else None."""
         shown = self.shown
         if shown is None:
             return whole
@@ -385,7 +411,7 @@ class GuardedStore:
         return self._access(key).resource
 
     def _access(self, key: Key) -> Asked:
-        """As `access_of`; a hashed owner is known if it is the principal's own user."""
+        """Return what `access_of` does; a hashed owner is known if it is the principal's user."""
         own = self.guard.principal
         if not is_reserved(key.app) or own.app is None or own.user is None:
             return access_of(key)
@@ -455,8 +481,10 @@ class GuardedStore:
             await self.guard.deny("field_access_denied", action, self._resource(key))
 
     async def check(self, action: Action, key: Key) -> None:
-        """For verbs that do something beside the store. Raises AccessDenied, SessionNotFound."""
+        """Check a verb that acts beside the store. Raises AccessDenied, SessionNotFound."""
         await self._check(action, key)
+        if action not in _READING:
+            await self._check_own(key)
 
     async def foresee(self, action: Action, key: Key, *, whole: bool = False) -> None:
         """Raise AccessDenied if it may not do this, or does not see the `whole` session. What is
@@ -466,7 +494,7 @@ class GuardedStore:
             await self._check_whole("read", key)
 
     async def check_whole(self, action: Action, key: Key) -> None:
-        """For verbs that take a session as a whole. Raises AccessDenied, SessionNotFound."""
+        """Check a verb that takes a session as a whole. Raises AccessDenied, SessionNotFound."""
         await self._check_whole(action, key)
 
     async def followed(self, key: Key) -> tuple[tuple[int, ...], SessionView | None]:
@@ -539,7 +567,7 @@ class GuardedStore:
             admitted = [await self._admit(commit, new, approved, kin) for commit in commits]
             answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
         shown = tuple([await self._answer(answer) for answer in answers[: len(commits)]])
-        if len(commits) == 1 and self._is_plain(commits[0]):
+        if len(commits) == 1 and self._is_plain(commits[0]) and self._is_own(commits[0].key):
             self._clear(answers[0].head, [str(op.path[0]) for op in commits[0].drafts[0].plain_ops])
         return shown
 
@@ -577,7 +605,7 @@ class GuardedStore:
         return commit.pin is None and commit.base is None and commit.release is None
 
     def _cleared_commit(self, commit: Commit) -> Commit | None:
-        """The commit, if all of it was allowed before; None: it has to be decided."""
+        """Return the commit if all of it was allowed before; None if it has to be decided."""
         clearance = self._clearance(commit.key)
         if clearance is None or clearance.names is None or not self._is_plain(commit):
             return None
@@ -674,11 +702,14 @@ class GuardedStore:
         if resource.kind == "session":
             if _begins_again(commit):  # else it would be decided as one that nobody has rules for
                 await guard.deny("access_denied", "create", resource)
+            if _stands_for_a_file(commit):  # which may be of any session: the system says of which
+                await guard.deny("access_denied", "lifecycle", resource)
             for action in self._actions(commit):
                 if action == "create" or (key in new and not await self._exists(key)):
                     await guard.check(action, resource, approved)
                 else:
                     head = await self._check(action, key, head, approved)
+            await self._check_appends(commit)
         elif drafts or commit.pin is not None:
             await guard.check(asked.write, resource, approved)
             await self._check_behind("write", key)
@@ -693,9 +724,11 @@ class GuardedStore:
                 await guard.check_actor(draft.actor, resource)
             if draft.origin is not None and key.app == ARRIVALS:
                 continue  # it writes no shared name, and its fields are of a session to come
+            if draft.origin is not None and guard.principal.role != "admin":
+                await self._check_brought_by(draft.actor, resource)
             if draft.scoped or head is not None or (draft.plain_ops and draft.origin is None):
                 await self._check_names(draft, commit, head)
-            if draft.type in WHOLE_STATE and draft.origin is None and head is not None:
+            if draft.type in WHOLE_STATE and head is not None:
                 await self._check_taking(draft, key, head)
         if commit.guards:
             await self._check_guards(commit, head)
@@ -747,8 +780,13 @@ class GuardedStore:
             for draft in events:
                 await self._check_arriving(draft, session, head)
         for draft in events:
-            if not self.guard.may_write_as(draft.actor) and not draft.actor.startswith(_NOBODY):
-                await self.guard.check_actor(draft.actor, resource)
+            await self._check_brought_by(draft.actor, resource)
+
+    async def _check_brought_by(self, actor: str, resource: Resource) -> None:
+        """Raise AccessDenied if an event of another store is said to be by somebody else: only an
+        admin is believed that."""
+        if not actor.startswith(_NOBODY):
+            await self.guard.check_actor(actor, resource)
 
     async def _arriving(self, stage: Key, resource: Resource) -> Key:
         """The session that a staged log is of, as was said before it was staged. Raises
@@ -763,8 +801,8 @@ class GuardedStore:
         return await self.guard.deny("access_denied", "move", resource)
 
     async def _left(self, session: Key, resource: Resource) -> Head | None:
-        """What a session has left here when it left; None: nothing. Raises AccessDenied if a
-        session has the key that did not leave."""
+        """The route of a session that has left; None if there is none. Raises AccessDenied if
+        another session has its key."""
         try:
             head = await self._newest(session)
         except _GONE:
@@ -893,8 +931,7 @@ class GuardedStore:
         return Key(app, user, id)
 
     async def _view_of(self, head: Head) -> SessionView | None:
-        """What it sees of a session, or of a log of the system: of states that it sees in part, no
-        checksums."""
+        """The view of a session or of a system log. A partial view of states has no checksums."""
         key = head.key
         if not is_reserved(key.app):
             return self.guard.view(head)
@@ -940,7 +977,24 @@ class GuardedStore:
         actions = dict.fromkeys([_ACTIONS.get(draft.type, "write") for draft in drafts])
         if "create" in actions:  # a new session may begin with anything
             return ("create",)
+        if any([_deletes_later(draft) for draft in drafts]):
+            actions["erase"] = None
         return tuple(actions)
+
+    async def _check_appends(self, commit: Commit) -> None:
+        """Raise AccessDenied if one whom the session of another user lets in does more than append:
+        labels, timers, what was processed and the like are its own user's."""
+        if not all([_is_appended(draft) for draft in commit.drafts]) or commit.pin is not None:
+            await self._check_own(commit.key)
+
+    async def _check_own(self, key: Key) -> None:
+        """Raise AccessDenied if it only enters because the session of another user lets it in."""
+        if not self._is_own(key):
+            await self.guard.deny("access_denied", "write", self._resource(key))
+
+    def _is_own(self, key: Key) -> bool:
+        """True unless it is a session of another user."""
+        return is_reserved(key.app) or self.guard.principal.user in (None, key.user)
 
     async def _check_names(self, draft: Prepared, commit: Commit, head: Head | None) -> None:
         """Check what a draft changes: names that others share; the fields that are its to write."""
@@ -960,25 +1014,25 @@ class GuardedStore:
         if self.guard.view(head) is not None:
             await self.guard.deny("field_access_denied", "write", Resource.of(key, head))
         if draft.type == MIGRATED and "field_policies" in draft.data:
-            # Who may not write a field does not change who may.
+            # A principal that may not write a field must not change its policy.
             now, then = draft.data["field_policies"] or EMPTY, field_policies_in(head.facts)
             for name in [name for name in then if now.get(name) != then[name]]:
                 field = Resource("field", key.app, key.user, key.id, name, head)
                 await self.guard.check("write", field)
-        if draft.type == MERGED:
+        if draft.type == MERGED and draft.origin is None:
             other = draft.data["other"]
             await self._check_whole("read", Key(other["app"], other["user"], other["id"]))
 
     async def _check_guards(self, commit: Commit, head: Head | None) -> None:
         """A condition on a name tells its version: only for those who see it."""
         view = None if head is None else self.guard.view(head)
-        if view is None:
+        if view is None and (head is not None or is_reserved(commit.key.app)):
             return
-        for name in commit.guards:
-            if not view.sees(name):
-                resource = Resource(
-                    "field", commit.key.app, commit.key.user, commit.key.id, name, head
-                )
+        for name in commit.guards:  # of a new session, which has no head, they are shared names
+            resource = Resource("field", commit.key.app, commit.key.user, commit.key.id, name, head)
+            if view is None:
+                await self.guard.check("read", resource)
+            elif not view.sees(name):
                 await self.guard.check("read", resource)  # which says why
                 await self.guard.deny("field_access_denied", "read", resource)
 
@@ -1160,9 +1214,9 @@ class GuardedStore:
         )
         items = tuple([head for head in page.items if await self._lists(head, states=states)])
         shown = {head.key: head for head in items}
-        found = {k: await self._state(shown[k], s) for k, s in page.states.items() if k in shown}
+        values = {k: await self._state(shown[k], s) for k, s in page.states.items() if k in shown}
         damaged = tuple([key for key in page.damaged if key in shown])
-        return Page(items, page.cursor, found, damaged)
+        return Page(items, page.cursor, values, damaged)
 
     async def _narrowed(self, query: Query, action: Action) -> Query:
         """The query within what the principal may list. Raises AccessDenied for what it names."""
@@ -1189,12 +1243,20 @@ class GuardedStore:
     async def _lists(self, head: Head, *, states: bool) -> bool:
         asked = self._access(head.key)
         if asked.resource.kind == "session":
+            if head.deleted_us is not None and self._may_be_kept_from():
+                return False
             return self.guard.allows("read" if states else "inspect", _with(asked.resource, head))
         # The query was allowed as a whole.
         action: Action = asked.read if states else "inspect"
         if not self.guard.allows(action, asked.resource):
             return False
         return await self._enters_behind("read" if states else "inspect", head.key)
+
+    def _may_be_kept_from(self) -> bool:
+        """True of an agent, and of one who works on a task: a tombstone does not say any more
+        whether its session was isolated from them."""
+        own = self.guard.principal
+        return own.role == "agent" or (own.task is not None and own.role != "admin")
 
     async def _state(self, head: Head, state: Mapping[str, Any]) -> Any:
         view = await self._view_of(head)
@@ -1319,7 +1381,8 @@ class GuardedStore:
         return await self._head(key)
 
     async def sweepable(self) -> Callable[[Key], bool] | None:
-        """Which sessions it may sweep; None: all. Raises AccessDenied if there are none."""
+        """Return the sessions that it may sweep; None for all. Raises AccessDenied if there are
+        none."""
         own = self.guard.principal
         if own.app is None and own.user is None and self.guard.allows("claim", STORE):
             return None
@@ -1331,6 +1394,10 @@ class GuardedStore:
     def now_us(self) -> int:
         now: int = self._inner.now_us()
         return now
+
+    async def identity(self) -> str:
+        identity: str = await self._inner.identity()
+        return identity
 
     def pulse(self) -> int:
         pulse: int = self._inner.pulse()
@@ -1434,12 +1501,17 @@ class _GuardedNames(GuardedStore):
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         await self.guard.check("read", Resource("app", app, user or None))
         names: Mapping[str, ScopeValue] = await self._inner.names_of(app, user)
-        return names
+        return {name: each for name, each in names.items() if self._shows(app, user, name)}
+
+    def _shows(self, app: str, user: str, name: str) -> bool:
+        """True if no policy hides a name from it: in no session, so there is no head to ask."""
+        return self.guard.allows("read", Resource("field", app, user or None, name=name))
 
 
 class _GuardedCompacts(GuardedStore):
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         await self._check(self._access(key).write, key)
+        await self._check_own(key)
         compacted: Compacted = await self._inner.compact(key, upto=upto)
         return compacted
 
@@ -1475,14 +1547,22 @@ class _GuardedChannel:
                 return False
             return wanted(key) and store.guard.allows("read", _with(store._resource(key), head))
 
-        return tuple([self._shown(partial) for partial in self._channel.received(may)])
+        partials = [self._shown(partial) for partial in self._channel.received(may)]
+        return tuple([partial for partial in partials if partial is not None])
 
-    def _shown(self, partial: Partial) -> Partial:
+    def _shown(self, partial: Partial) -> Partial | None:
+        """A partial as the principal sees it; None of a session that has its key since another one
+        was met there, for which nothing was decided."""
         head = self._store._heads.get(partial.key)
-        view = None if head is None else self._store._view(head)
-        return (
-            partial if view is None else structs.replace(partial, event=view.event(partial.event))
-        )
+        if head is None:
+            return partial
+        if partial.uid != head.uid:
+            del self._store._heads[partial.key]
+            return None
+        view = self._store._view(head)
+        if view is None:
+            return partial
+        return structs.replace(partial, event=view.event(partial.event))
 
     async def unsubscribe(self) -> None:
         await self._channel.unsubscribe()
@@ -1809,7 +1889,24 @@ def _begins_again(commit: Commit) -> bool:
     return bool(starts) and (starts != [0] or commit.expect != 0)
 
 
-# What a child tells its parent at its end.
+def _stands_for_a_file(commit: Commit) -> bool:
+    """True if it begins the stub of an archived session, which names the file with its log."""
+    return any([draft.type == CREATED and "archived" in draft.data for draft in commit.drafts])
+
+
+def _deletes_later(draft: Prepared) -> bool:
+    """True if a draft has the session deleted some time after its end."""
+    return draft.type == TIMEOUTS_SET and "expiry_us" in (draft.data.get("timeouts") or EMPTY)
+
+
+def _is_appended(draft: Prepared) -> bool:
+    """True of what is said in a conversation, and of changes to state; not of what steers runs."""
+    if draft.type.startswith(RESERVED):
+        return draft.type.startswith("state.")
+    return draft.type not in _STEERING
+
+
+# The events by which a child notifies its parent of its end.
 _TOLD: Final = frozenset({CHILD_DONE, CHILD_ENDED, CHILD_RELEASED, RETURNED})
 
 

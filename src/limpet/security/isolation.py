@@ -23,7 +23,7 @@ from limpet.security.view import FieldView
 
 _OF_SESSIONS: Final = frozenset({"session", "field", "tool"})
 _READING: Final[frozenset[Action]] = frozenset({"read", "inspect"})
-# What a user whom a session names may do there.
+# Actions of a user whom a session names.
 _ADMITTED: Final[frozenset[Action]] = frozenset({"read", "inspect", "write"})
 # Lifecycle, moves and the audit of all users: these roles have no task, and are no agents.
 _ABOVE: Final = frozenset({"admin", "auditor"})
@@ -78,7 +78,7 @@ def is_isolated(facts: Facts) -> bool:
 
 
 def view_of(principal: Principal, head: Head) -> FieldView | None:
-    """The fields that a principal sees of a session which it may read; None: all."""
+    """The fields that a principal sees of a session which it may read; None for all."""
     facts = head.facts
     if not is_isolated(facts):
         return None
@@ -95,7 +95,8 @@ def view_of(principal: Principal, head: Head) -> FieldView | None:
 
 
 def field_denial(principal: Principal, action: Action, name: str, head: Head) -> Denial | None:
-    """Why a principal may not read or change a field; None if it may. To delete is to change."""
+    """Return why a principal may not read or change a field; None if it may. To delete is to
+    change."""
     facts = head.facts
     own = _agent_fields(principal, facts)
     reading = action in _READING
@@ -125,7 +126,7 @@ def narrowed_to(principal: Principal, head: Head) -> Principal:
 
 
 def _session_denial(principal: Principal, action: Action, head: Head) -> Denial | None:
-    """Why a principal may not do this to a session at all."""
+    """Return why a principal may not do this to a session at all."""
     facts = head.facts
     if principal.user not in (None, head.key.user):
         return None if action in _ADMITTED and _is_admitted(principal, head) else "access_denied"

@@ -69,7 +69,7 @@ _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """Where a session stood when it was last anchored, under a MAC of its data key."""
+    """The position of a session when it was last anchored, under a MAC of its data key."""
 
     version: int
     link: bytes
@@ -101,6 +101,7 @@ class KeysStatus(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """True if every key can be unwrapped."""
         return True
 
     def __str__(self) -> str:
@@ -242,7 +243,7 @@ class KeySeal:
         return hmac.digest(secret, canonical((owner, name)) + upto, "sha256")
 
     def _plain_until(self, row: RingRow) -> int:
-        """Up to which version bodies may be in plain text; none, if the row was changed."""
+        """Return the version up to which bodies may be plain text; 0 if the row was changed."""
         upto, mac = row.value[:8], row.value[8:]
         if not hmac.compare_digest(self._plain_mac(row.owner, row.part, upto), mac):
             return 0
@@ -414,7 +415,7 @@ class KeySeal:
     async def anchors(
         self, owners: Sequence[KeyOwner] | None
     ) -> AsyncIterator[tuple[KeyOwner, Anchor]]:
-        """Where these sessions stood when they were last anchored; with None, all."""
+        """Return the position of these sessions when they were last anchored; with None, of all."""
         if owners is not None:
             for row in await self.ring.get("anchor", owners):
                 yield row.owner, _anchor_in(row)
@@ -444,7 +445,7 @@ class KeySeal:
         return rows[0].value if rows else None
 
     def _pseudonym(self, subject: str, key: Key) -> str:
-        """By what an erased key is found again, by whoever has the masters."""
+        """Return the name under which an erased key is found again with the masters."""
         secret = subkey(self._own, _PSEUDONYM)
         return hmac.digest(secret, canonical((subject, *key_parts(key))), "sha256").hex()
 
@@ -474,7 +475,7 @@ class KeySeal:
     async def rotate(self, progress: Progress | None = None) -> int:
         """Wrap every key with the newest master that is not yet. Bodies are not touched.
 
-        Each page is one transaction of the ring: interrupted, it goes on when called again, and
+        Each page is one transaction of the ring. After an interruption, call it again;
         until it ends both masters are needed.
         """
         newest, done = await self.masters.newest(), 0
@@ -519,7 +520,7 @@ class KeySeal:
         )
 
     async def counted(self) -> dict[str, int]:
-        """How many keys the ring has."""
+        """Return how many keys the ring has."""
         after, total = None, 0
         while rows := await self.ring.page("key", after):
             after, total = (rows[-1].owner, rows[-1].part), total + len(rows)
@@ -556,11 +557,11 @@ class KeySeal:
         master, body = await self.masters.wrap(key, owner.encode(), context)
         return msgspec.msgpack.encode(WrappedKey(master, body, commitment))
 
-    async def _unwrapped(self, row: RingRow, found: WrappedKey) -> bytes:
+    async def _unwrapped(self, row: RingRow, wrapped: WrappedKey) -> bytes:
         owner = row.owner.encode()
-        context = self._context(row.owner, int(row.part), found.commitment)
-        key = await self.masters.unwrap(found.master, found.body, owner, context)
-        if not hmac.compare_digest(commitment_to(key, owner), found.commitment):
+        context = self._context(row.owner, int(row.part), wrapped.commitment)
+        key = await self.masters.unwrap(wrapped.master, wrapped.body, owner, context)
+        if not hmac.compare_digest(commitment_to(key, owner), wrapped.commitment):
             raise WrongMaster(f"the key of {row.owner} is not the one that was committed to")
         return key
 
@@ -593,7 +594,7 @@ def _place(version: int, link: bytes) -> bytes:
 
 
 def _head_message(keys: _OwnerKeys, head: Head) -> bytes:
-    """What the MAC of a head covers: where the session stands, its key and its facts.
+    """Return what the MAC of a head covers: the position of the session, its key and its facts.
 
     Most commits change neither: these are encoded once.
     """

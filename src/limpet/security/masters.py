@@ -142,7 +142,7 @@ def _derived(key: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def _by_id(masters: list[bytes]) -> dict[str, bytes]:
-    """In their order. The id is derived, so that it shows nothing of the key."""
+    """Return the masters in order, by id. An id is derived, so that it shows nothing of the key."""
     return {_derived(master, b"", _ID)[:8].hex(): master for master in masters}
 
 

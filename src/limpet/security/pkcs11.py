@@ -30,7 +30,7 @@ _WHERE: Final = "pkcs11:…"
 
 
 class KeyPlace(NamedTuple):
-    """Where keys are: a module, a token in it, and their labels, the newest last."""
+    """The place of keys: a module, a token in it, and their labels, the newest last."""
 
     module: str
     token: str
@@ -38,7 +38,7 @@ class KeyPlace(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> KeyPlace:
-        """Raises KeysInvalid."""
+        """Parse a pkcs11: URL. Raises KeysInvalid."""
         parts = urlsplit(url)
         token, _, keys = parts.path.partition("/")
         labels = tuple([unquote(label) for label in keys.split(",") if label])
@@ -183,7 +183,7 @@ def _opened(place: KeyPlace) -> _HardwareToken:
 
 
 def create_master(url: str) -> str:
-    """Make the last of the keys that a URL names; its label. Raises KeysInvalid."""
+    """Create the last key that a URL names, and return its label. Raises KeysInvalid."""
     place = KeyPlace.of(url)
     _opened(place).create(place.labels[-1])
     return place.labels[-1]

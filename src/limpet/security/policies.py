@@ -48,7 +48,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _HEAD: Final = frozenset({"phase", "task", "isolation"})  # attributes that are read from a head
 _TAGS: Final = frozenset({"hasTag", "getTag"})
-# What a context has, and for how many seconds an answer that asks for it holds.
+# The members of a context, and for how many seconds a decision that reads one is valid.
 _CONTEXT_SECONDS: Final[Mapping[str, int | None]] = {
     "at": 1,
     "hour": 3_600,
@@ -87,7 +87,7 @@ class CedarPolicies:
     """The policies in a file or a directory, as a Decider."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises PolicyInvalid if they cannot be read or parsed, ExtraMissing without cedarpy."""
+        """Read the policies. Raises PolicyInvalid, or ExtraMissing without cedarpy."""
         if not isinstance(path, (str, os.PathLike)) or not str(path):
             wanted = "policies is the path of a .cedar file or of a directory of them"
             raise InvalidInput(f"{wanted}, not {described(path)}.")
@@ -116,7 +116,7 @@ class CedarPolicies:
         return self._changes if moment is None else self._changes * _CHANGE + moment
 
     def at(self, now_us: int) -> CedarPolicies:
-        """The same policies at another time: for cases."""
+        """Return the policies at another time, for cases."""
         other = copy(self)
         other._cache, other.now_us = {}, lambda: now_us
         return other
@@ -126,7 +126,7 @@ class CedarPolicies:
         return member in self._loaded.context
 
     def _moment(self) -> int | None:
-        """The time for which an answer holds, as a number; None: it does not depend on time."""
+        """The time for which a decision is valid, as a number; None if time is irrelevant."""
         seconds = [s for member in self._loaded.context if (s := _CONTEXT_SECONDS[member])]
         return self.now_us() // (min(seconds) * 1_000_000) if seconds else None
 
@@ -137,7 +137,7 @@ class CedarPolicies:
 
     @property
     def needs_newest_head(self) -> bool:
-        """The same: labels and phases change."""
+        """True if a policy needs the newest head: labels and phases change."""
         return self._loaded.needs_head
 
     def decide(
@@ -169,7 +169,7 @@ class CedarPolicies:
         return (*names, head.phase, head.labels, head.facts.get("isolation"))
 
     def view(self, principal: Principal, head: Head, address: str | None = None) -> Any:
-        """The fields that no policy forbids to read; None: all of them.
+        """The fields that no policy forbids to read; None for all of them.
 
         Policies that compare the name of a field with given names only are asked once for each of
         these, and for one that none of them has. Others are asked for every name.

@@ -1,8 +1,8 @@
 """Cases: a table of questions and the answers that are expected of policies.
 
-`limpet policy test` reads it from a CSV file with a heading, or from JSON lines with the same
-names. docs/policies.md lists them. A case is answered as a guard would answer it, by the roles and
-the policies; isolation, which is a fact of a session, is left out.
+`limpet policy test` reads it from a CSV file with a heading, or from JSON lines or a JSON list with
+the same names. docs/policies.md lists them. A case is answered as a guard would answer it, by the
+roles and the policies; isolation, which is a fact of a session, is left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PolicyCase(msgspec.Struct, frozen=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True):
-    """How a case was decided."""
+    """The decision of a case."""
 
     case: PolicyCase
     decision: Decision
@@ -113,18 +113,25 @@ def _csv_rows(text: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _json_rows(text: str, path: Path) -> list[tuple[int, dict[str, Any]]]:
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise PolicyInvalid(f"{path.name}:{number}", f"it is not JSON: {error}") from error
+    """A case on each line, with its number; or one list of cases, counted from 1."""
+    lines = list(enumerate(text.splitlines(), 1))
+    texts = [(number, line) for number, line in lines if line.strip() and line.lstrip()[0] != "#"]
+    rows: list[tuple[int, Any]]
+    if texts and texts[0][1].lstrip()[0] == "[":
+        rows = list(enumerate(_json(text, path, texts[0][0]), 1))
+    else:
+        rows = [(number, _json(line, path, number)) for number, line in texts]
+    for number, row in rows:
         if not isinstance(row, dict):
             raise PolicyInvalid(f"{path.name}:{number}", "a case is an object")
-        rows.append((number, row))
     return rows
+
+
+def _json(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise PolicyInvalid(f"{path.name}:{line}", f"it is not JSON: {error}") from error
 
 
 def _case(place: str, row: Mapping[str, Any]) -> PolicyCase:

@@ -5,7 +5,7 @@ Copy this file anywhere and run it; it imports nothing of Limpet. `limpet keys p
 the key, and `limpet receipt STORE SESSION [--prove SEQ]` a receipt, with a proof in the same file.
 
     python receipt_check.py receipt.json --public-key store.pem [--proof proof.json]
-    zstdcat session.limpet | python receipt_check.py receipt.json --public-key store.pem --export -
+    python receipt_check.py receipt.json --public-key store.pem --export session.limpet
     python receipt_check.py certificate.json --public-key store.pem [--receipt receipt.json]
 
     key_hash  = SHA-256("limpet.key" 0 uid 0 JSON of [app, user, id])
@@ -29,7 +29,8 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from importlib import import_module
@@ -170,6 +171,8 @@ def check_export(lines: Iterable[bytes], receipt: dict[str, Any]) -> tuple[int, 
             raise NotValid("the export has another history than the receipt signs")
     else:
         raise NotValid("the export has no end: it was cut")
+    if next(source, None) is not None:
+        raise NotValid("something follows the end of the export")
     if seq < receipt["version"]:
         raise NotValid(f"the export ends at {seq}, before version {receipt['version']}")
     if root_of(links) != receipt["root"]:
@@ -239,9 +242,314 @@ def check_proof(proof: dict[str, Any], version: int, root: bytes) -> None:
         body = sha256(proof["salt"] + proof["body"]).digest()
     header = sha256(proof["header"]).digest()
     link = link_of(proof["previous"], seq, proof["at_us"], header, body)
-    found = root_by_path(leaf_of(link), seq - floor - 1, size, proof["path"])
-    if found != root:
+    computed = root_by_path(leaf_of(link), seq - floor - 1, size, proof["path"])
+    if computed != root:
         raise NotValid("the event is not among those that the receipt covers")
+
+
+# --- zstd, for Pythons that do not have it (RFC 8878) ---------------------------------------------
+
+_FRAME = 0xFD2FB528
+_BLOCK_MAX = 1 << 17
+_WINDOW_MAX = 1 << 27
+# The codes of lengths and offsets: what each begins at, and how many bits are added to that.
+_LITERALS = [
+    *[(code, 0) for code in range(16)],
+    *((16, 1), (18, 1), (20, 1), (22, 1), (24, 2), (28, 2), (32, 3), (40, 3), (48, 4), (64, 6)),
+    *[(1 << bits, bits) for bits in range(7, 17)],
+]
+_MATCHES = [
+    *[(code + 3, 0) for code in range(32)],
+    *((35, 1), (37, 1), (39, 1), (41, 1), (43, 2), (47, 2), (51, 3), (59, 3), (67, 4), (83, 4)),
+    *((99, 5), *[(3 + (1 << bits), bits) for bits in range(7, 17)]),
+]
+_OFFSETS = [(1 << code, code) for code in range(32)]
+# For each of them, as they are coded in a block: the table of blocks that bring none, as the log of
+# its size and how often each code occurs; and the largest size of one that a block brings.
+_CODES = (
+    (_LITERALS, (6, [4, 3, *[2] * 11, 1, 1, 1, *[2] * 9, 3, 2, *[1] * 5, *[-1] * 4]), 9),
+    (_OFFSETS, (5, [*[1] * 6, 2, 2, 2, *[1] * 15, *[-1] * 5]), 8),
+    (_MATCHES, (6, [1, 4, 3, *[2] * 6, *[1] * 37, *[-1] * 7]), 9),
+)
+
+
+class _Backward:
+    """Bits of a stream that is read from its end, where the highest bit that is set marks it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.bits = int.from_bytes(raw, "little")
+        self.left = self.bits.bit_length() - 1
+        if not raw or not raw[-1]:
+            raise NotValid("a stream of its bits has no end")
+
+    def peek(self, count: int) -> int:
+        """The next bits; beyond the beginning of the stream they are 0."""
+        at = self.left - count
+        return (self.bits >> at if at >= 0 else self.bits << -at) & ((1 << count) - 1)
+
+    def read(self, count: int) -> int:
+        value = self.peek(count)
+        self.left -= count
+        return value
+
+
+class _Codes:
+    """A table of codes by their states: the code, and what the next state is made of."""
+
+    def __init__(self, log: int, often: list[int]) -> None:
+        size, self.log = 1 << log, log
+        high, at, codes = size, 0, [0] * size
+        for code, count in enumerate(often):
+            if count == -1:
+                high -= 1
+                codes[high] = code
+        for code, count in enumerate(often):
+            for _ in range(count):
+                codes[at] = code
+                at = (at + (size >> 1) + (size >> 3) + 3) & (size - 1)
+                while at >= high:
+                    at = (at + (size >> 1) + (size >> 3) + 3) & (size - 1)
+        following = [abs(count) for count in often]
+        self.rows: list[tuple[int, int, int]] = []
+        for code in codes:
+            bits = log + 1 - following[code].bit_length()
+            self.rows.append((code, bits, (following[code] << bits) - size))
+            following[code] += 1
+
+    @classmethod
+    def read(cls, raw: bytes, log_max: int) -> tuple[_Codes, int]:
+        """A table as a block brings it, and how many bytes it takes."""
+        bits, at, often = int.from_bytes(raw[:512], "little"), 4, []
+        log = (bits & 15) + 5
+        left = 1 << log
+        if log > log_max:
+            raise NotValid("a table of its codes is too large")
+        while left > 0:
+            width = (left + 1).bit_length()
+            low, value = (1 << (width - 1)) - 1, bits >> at & ((1 << width) - 1)
+            short = (1 << width) - 2 - left  # so many values take one bit less
+            if value & low < short:
+                value, width = value & low, width - 1
+            elif value > low:
+                value -= short
+            at += width
+            often.append(value - 1)
+            left -= abs(value - 1)
+            zeros = 3 if value == 1 else 0
+            while zeros == 3:
+                zeros, at = bits >> at & 3, at + 2
+                often += [0] * zeros
+        if left or len(often) > 256 or at > 8 * len(raw):
+            raise NotValid("a table of its codes is damaged")
+        return cls(log, often), (at + 7) // 8
+
+
+def _weights(raw: bytes) -> tuple[list[int], int]:
+    """The weights of a Huffman code but the last, and how many bytes they take."""
+    size = raw[0]
+    if size >= 128:
+        halves = [
+            half for byte in raw[1 : 1 + (size - 126) // 2] for half in (byte >> 4, byte & 15)
+        ]
+        return halves[: size - 127], 1 + (size - 126) // 2
+    codes, at = _Codes.read(raw[1 : 1 + size], 6)
+    stream = _Backward(raw[1 + at : 1 + size])
+    weights: list[int] = []
+    states = [stream.read(codes.log), stream.read(codes.log)]
+    while len(weights) < 256:
+        code, bits, base = codes.rows[states[0]]
+        weights.append(code)
+        if bits > stream.left:  # the other state is the last
+            return [*weights, codes.rows[states[1]][0]], 1 + size
+        states = [states[1], base + stream.read(bits)]
+    raise NotValid("a Huffman code has too many weights")
+
+
+def _huffman(raw: bytes) -> tuple[list[tuple[int, int]], int]:
+    """Return byte and length for each prefix of the longest length, and the bytes read."""
+    weights, size = _weights(raw)
+    total = sum([1 << weight >> 1 for weight in weights])
+    left = (1 << total.bit_length()) - total
+    if not total or left & (left - 1) or total.bit_length() > 11:
+        raise NotValid("a Huffman code is not complete")
+    weights.append(left.bit_length())
+    longest = total.bit_length()
+    rows: list[tuple[int, int]] = []
+    for weight in range(1, longest + 1):
+        for byte, of in enumerate(weights):
+            rows += [(byte, longest + 1 - weight)] * (1 << weight >> 1 if of == weight else 0)
+    return rows, size
+
+
+class _Frame:
+    """The state that the blocks of a frame leave to those after them."""
+
+    def __init__(self) -> None:
+        self.huffman: list[tuple[int, int]] = []
+        self.codes: list[_Codes | None] = [None, None, None]
+        self.offsets = [1, 4, 8]
+        self.window = bytearray()
+
+    def block(self, raw: bytes) -> bytes:
+        """Return the content of a compressed block."""
+        literals, at = self._literals(raw)
+        count, at = _count(raw, at)
+        begin, copied = len(self.window), 0
+        if count:
+            modes, at = raw[at], at + 1
+            for number, (_, usual, log_max) in enumerate(_CODES):
+                at += self._take(number, modes >> (6 - 2 * number) & 3, raw[at:], usual, log_max)
+            for length, offset, match in self._sequences(raw[at:], count):
+                self.window += literals[copied : copied + length]
+                copied += length
+                self._copy(offset, match)
+                if len(self.window) - begin > _BLOCK_MAX:
+                    raise NotValid("a block of it is too large")
+        self.window += literals[copied:]
+        return bytes(self.window[begin:])
+
+    def _literals(self, raw: bytes) -> tuple[bytes, int]:
+        kind, form = raw[0] & 3, raw[0] >> 2 & 3
+        if kind < 2:  # as they are, or one byte again and again
+            header = {1: 2, 3: 3}.get(form, 1)
+            size = int.from_bytes(raw[:header], "little") >> (4 if form & 1 else 3)
+            if kind == 1:
+                return raw[header : header + 1] * size, header + 1
+            return raw[header : header + size], header + size
+        header, bits = ((3, 10), (3, 10), (4, 14), (5, 18))[form]
+        sizes = int.from_bytes(raw[:header], "little") >> 4
+        size, packed = sizes & ((1 << bits) - 1), sizes >> bits
+        taken, data = 0, raw[header : header + packed]
+        if kind == 2:
+            self.huffman, taken = _huffman(data)
+        data = data[taken:]
+        if form == 0:
+            return self._decoded(data, size), header + packed
+        ends = [0]
+        for number in range(3):
+            ends.append(ends[-1] + int.from_bytes(data[2 * number : 2 * number + 2], "little"))
+        quarter, parts = (size + 3) // 4, data[6:]
+        streams = [parts[ends[0] : ends[1]], parts[ends[1] : ends[2]], parts[ends[2] : ends[3]]]
+        decoded = [self._decoded(each, quarter) for each in streams]
+        last = self._decoded(parts[ends[3] :], size - 3 * quarter)
+        return b"".join([*decoded, last]), header + packed
+
+    def _decoded(self, raw: bytes, size: int) -> bytes:
+        """Return so many decoded bytes of a Huffman stream."""
+        stream, rows, decoded = _Backward(raw), self.huffman, bytearray()
+        longest = len(rows).bit_length() - 1
+        for _ in range(size):
+            byte, bits = rows[stream.peek(longest)]
+            decoded.append(byte)
+            stream.left -= bits
+        if stream.left:
+            raise NotValid("a stream of its bits is damaged")
+        return bytes(decoded)
+
+    def _take(
+        self, number: int, mode: int, raw: bytes, usual: tuple[int, list[int]], log_max: int
+    ) -> int:
+        """Use the table that a block names, and return the number of bytes that it takes."""
+        if mode == 0:
+            self.codes[number] = _Codes(*usual)
+        elif mode == 1:
+            self.codes[number] = _Codes(0, [*[0] * raw[0], 1])
+            return 1
+        elif mode == 2:
+            self.codes[number], size = _Codes.read(raw, log_max)
+            return size
+        return 0
+
+    def _sequences(self, raw: bytes, count: int) -> Iterable[tuple[int, int, int]]:
+        """Yield for each sequence the literals to take, the distance back, the bytes to copy."""
+        stream = _Backward(raw)
+        tables = [table.rows for table in self.codes if table is not None]
+        states = [stream.read(table.log) for table in self.codes if table is not None]
+        for left in range(count, 0, -1):
+            literal, offset, match = [rows[at] for rows, at in zip(tables, states)]  # noqa: B905
+            base, bits = _OFFSETS[offset[0]]
+            far = base + stream.read(bits)
+            base, bits = _MATCHES[match[0]]
+            size = base + stream.read(bits)
+            base, bits = _LITERALS[literal[0]]
+            length = base + stream.read(bits)
+            if left > 1:
+                for number, row in ((0, literal), (2, match), (1, offset)):
+                    states[number] = row[2] + stream.read(row[1])
+            yield length, self._far(far, length), size
+        if stream.left:
+            raise NotValid("a stream of its bits is damaged")
+
+    def _far(self, value: int, length: int) -> int:
+        """The offset that a value stands for: the first three are offsets from before."""
+        known = self.offsets
+        if value > 3:
+            self.offsets = [value - 3, *known[:2]]
+        elif (number := value - (length > 0)) == 3:
+            self.offsets = [known[0] - 1, *known[:2]]
+        elif number:
+            self.offsets = [known[number], *known[:number], *known[number + 1 :]]
+        return self.offsets[0]
+
+    def _copy(self, offset: int, size: int) -> None:
+        if not 0 < offset <= len(self.window):
+            raise NotValid("it copies from before its beginning")
+        while size > 0:  # what is copied may begin in what it writes
+            start = len(self.window) - offset
+            part = self.window[start : start + size]
+            self.window += part
+            size -= len(part)
+
+
+def _count(raw: bytes, at: int) -> tuple[int, int]:
+    """Return the number of sequences of a block, and their place."""
+    first = raw[at]
+    if first < 128:
+        return first, at + 1
+    if first < 255:
+        return ((first - 128) << 8) + raw[at + 1], at + 2
+    return raw[at + 1] + (raw[at + 2] << 8) + 0x7F00, at + 3
+
+
+def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
+    """The content of a file of zstd frames, block by block."""
+    while magic := file.read(4):
+        kind = int.from_bytes(magic, "little")
+        if kind & ~15 == 0x184D2A50:  # to be passed over
+            file.read(int.from_bytes(file.read(4), "little"))
+            continue
+        if kind != _FRAME:
+            raise NotValid("it is not compressed with zstd")
+        (flags,) = file.read(1)
+        exponent = 0 if flags & 32 else file.read(1)[0]
+        file.read((0, 1, 2, 4)[flags & 3])  # the id of a dictionary
+        size = int.from_bytes(file.read((flags >> 5 & 1, 2, 4, 8)[flags >> 6]), "little")
+        base = 1 << (10 + (exponent >> 3))
+        window = min(size + 256 if flags & 32 else base + (base >> 3) * (exponent & 7), _WINDOW_MAX)
+        frame, last = _Frame(), 0
+        while not last:
+            header = int.from_bytes(file.read(3).ljust(3, b"\x06"), "little")
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            if kind == 3 or size > _BLOCK_MAX:
+                raise NotValid("it was cut, or is damaged")
+            raw = file.read(1 if kind == 1 else size)
+            if kind == 2:
+                yield frame.block(raw)
+            else:
+                frame.window += raw * (size if kind == 1 else 1)
+                yield raw * (size if kind == 1 else 1)
+            del frame.window[: max(0, len(frame.window) - window)]
+        file.read(4 if flags & 4 else 0)  # a checksum: what is read is compared by its links
+
+
+def _split(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of what comes in blocks."""
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from [line + b"\n" for line in lines]
+    if rest:
+        yield rest
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -260,7 +568,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         sys.stdout.write(_checked(given) + "\n")
-    except (NotValid, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         sys.stderr.write(f"not valid: {error}\n")
         return 1
     return 0
@@ -323,21 +631,31 @@ def _certificate(said: dict[str, Any], key: Ed25519PublicKey, receipt_file: Path
     return f"valid: a {said['subject']} was erased at {said['at']} by {said['by']}: {counts}"
 
 
-def _lines(name: str) -> IO[bytes]:
-    """The lines of an export. It is compressed with zstd, which Python knows from 3.14 on."""
+@contextmanager
+def _lines(name: str) -> Iterator[Iterable[bytes]]:
+    """The lines of an export. It is compressed with zstd, which Python knows from 3.14 on; before,
+    it is decompressed here, at about a quarter of a megabyte a second."""
     if name == "-":
-        return sys.stdin.buffer
+        yield sys.stdin.buffer
+        return
     with Path(name).open("rb") as file:
-        packed = file.read(4) == b"\x28\xb5\x2f\xfd"
-    if not packed:
-        return Path(name).open("rb")
-    for module in ("compression.zstd", "backports.zstd"):
-        try:
-            opened: IO[bytes] = import_module(module).open(name, "rb")
-        except ImportError:
-            continue
-        return opened
-    raise NotValid(f"this Python cannot decompress it. Run zstdcat {name}, and pass --export -")
+        packed = file.read(4) == _FRAME.to_bytes(4, "little")
+        file.seek(0)
+        if not packed:
+            yield file
+            return
+        for module in ("compression.zstd", "backports.zstd"):
+            try:
+                zstd = import_module(module)
+            except ImportError:
+                continue
+            try:
+                with zstd.open(file, "rb") as opened:
+                    yield opened
+            except (zstd.ZstdError, EOFError) as error:
+                raise NotValid(f"it cannot be decompressed ({error})") from error
+            return
+        yield _split(_decompressed(file))
 
 
 if __name__ == "__main__":

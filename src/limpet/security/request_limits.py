@@ -70,7 +70,7 @@ class RateLimits:
         self._marks, self._windows = marks, Recent[_RateWindow]()
 
     async def take(self, uid: str, operation: str, limit: tuple[int, int], now_us: int) -> int:
-        """Count one request; how many there were in its window, of all processes.
+        """Count one request; return the number in its window, of all processes.
 
         Raises RateLimited, also if several processes have more of the limit in hand than is left.
         """
@@ -120,7 +120,7 @@ class _SeenCount:
 
 
 class RequestHistory:
-    """How the requests of a session usually look: from where, for what, and how many."""
+    """The usual requests of a session: from where, for what, and how many."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks, self._tallies = marks, Recent[_SeenCount](4 * _KNOWN_MAX)
@@ -134,7 +134,7 @@ class RequestHistory:
         per_us: int,
         now_us: int,
     ) -> tuple[str, ...]:
-        """In which ways a request is unlike the session's others. Changes nothing."""
+        """Return the ways in which a request is unlike the session's others. Changes nothing."""
         every, same = await self._of(uid, "", now_us), await self._of(uid, f"o:{operation}", now_us)
         signals = []
         windows = (now_us - same.since_us) / per_us

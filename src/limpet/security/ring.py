@@ -144,7 +144,7 @@ class MemoryRing:
         self._rows = {at: value for at, value in self._rows.items() if at[1] != owner}
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: this ring holds no connection."""
 
     def _all(self, kind: RowKind) -> list[RingRow]:
         return [RingRow(kind, at[1], at[2], v) for at, v in self._rows.items() if at[0] == kind]
@@ -265,8 +265,8 @@ def _in_transaction(conn: apsw.Connection, change: Callable[[apsw.Connection], T
     return result
 
 
-def _rows(found: Iterable[Sequence[Any]]) -> list[RingRow]:
-    return [RingRow(kind, owner, part, bytes(value)) for kind, owner, part, value in found]
+def _rows(rows: Iterable[Sequence[Any]]) -> list[RingRow]:
+    return [RingRow(kind, owner, part, bytes(value)) for kind, owner, part, value in rows]
 
 
 _SERVER_SCHEMA: Final = (

@@ -31,7 +31,7 @@ Rate: TypeAlias = int | tuple[int, timedelta]  # so many a minute, or in so long
 
 
 class TokenPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests with tokens are treated.
+    """The rules for requests with tokens.
 
     `rate` bounds the requests of a session by operation: 600 a minute each, or (count, timedelta),
     or a mapping from operations to either, in which "*" stands for all others; None is no bound.

@@ -37,7 +37,7 @@ COPYING: Final = frozenset({*_HASHES, SHARED, STEP})
 WHOLE_STATE: Final = frozenset({FORKED, MERGED, REWOUND, MIGRATED})
 # Steps of managed tools whose results have the state of a session, and where.
 _SHOWN_STATE: Final = {"managed.session_get_snapshot": "state", "managed.memory_read": "value"}
-# Where the adapter of google-adk keeps an event as it was given: its text, or a blob of it.
+# The adapter of google-adk keeps an event as it was given in one of these: its text, or a blob.
 _ADK_TEXT, _ADK_BLOB = "adk", "adk_blob"
 _TELLING_CHARS: Final = 16  # a text within a hidden value that says something by itself
 
@@ -199,7 +199,7 @@ def _unmeasured(row: Mapping[str, Any]) -> FrozenDict:
 
 
 def _referred(ops: Iterable[Op], data: Mapping[str, Any]) -> tuple[list[Path], list[Any]]:
-    """Where the data is that some operations refer to, and the values that they put into state."""
+    """The paths of the data that some operations refer to, and the values they put into state."""
     paths: list[Path] = []
     values: list[Any] = []
     for op in ops:

@@ -281,3 +281,21 @@ def test_an_answer_is_remembered_for_one_session_field_and_version() -> None:
     ]
     assert len(set(known)) == len(known)
     assert None not in known
+
+
+def test_what_a_user_keeps_beside_a_session_is_not_shared_with_it() -> None:
+    """`user:` names are of another user: neither read nor written by one who is let in."""
+    of, bob = head(Isolation(users=("bob",))), who("owner", "user:bob", user="bob")
+    for action in ("read", "write"):
+        assert denial(bob, action, of, "user:diary") == "access_denied"
+        assert denial(bob, action, of, "app:rate") is None
+        assert denial(who("owner"), action, of, "user:diary") is None
+
+
+def test_agents_of_a_user_who_is_let_in_are_those_that_the_session_names() -> None:
+    """An agent that it does not name is let in by nobody's name."""
+    of = head(Isolation("per_agent", users=("bob",), agents=AGENTS))
+    for action in ("read", "write"):
+        for agent, code in (("agent:nobody", "access_denied"), (next(iter(AGENTS)), None)):
+            task = of.isolation.task
+            assert denial(who("agent", agent, user="bob", task=task), action, of) == code
