@@ -12,9 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from limpet import Key, Limpet, diff, ops
 from limpet.adapters.shared_store import release_store, store_for
-from limpet.adapters.transcript import Statement, Transcript, TranscriptRecord
+from limpet.adapters.transcript import Statement, Transcript, TranscriptRecord, label_of
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
+from limpet.store.pages import each_page
 
 try:
     from a2a.server.context import ServerCallContext
@@ -61,7 +62,7 @@ class LimpetTaskStore(TaskStore):  # type: ignore[misc]  # without the package i
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """Store a task as it is now: one commit of what has changed, durable when it returns."""
         key, value = self._key(task.id, context), MessageToDict(task)
-        labels = {_CONTEXT: task.context_id} if task.context_id else {}
+        labels = {_CONTEXT: label_of(task.context_id) if task.context_id else None}
         await self._store.run(lambda lp: _save(lp, key, labels, value))
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
@@ -106,7 +107,7 @@ class LimpetTaskStore(TaskStore):  # type: ignore[misc]  # without the package i
         return Key(self._app, self._owner(context), task_id)
 
     async def _tasks(self, lp: Limpet, owner: str, params: ListTasksRequest) -> Tasks:
-        labels = {_CONTEXT: params.context_id} if params.context_id else None
+        labels = {_CONTEXT: label_of(params.context_id)} if params.context_id else None
         tasks = [task async for task in _listed(lp, self._app, owner, labels)]
         if params.status:
             tasks = [task for task in tasks if task.status.state == params.status]
@@ -116,9 +117,12 @@ class LimpetTaskStore(TaskStore):  # type: ignore[misc]  # without the package i
         return tasks
 
 
-async def _save(lp: Limpet, key: Key, labels: Mapping[str, str], task: Mapping[str, Any]) -> None:
+async def _save(
+    lp: Limpet, key: Key, labels: Mapping[str, str | None], task: Mapping[str, Any]
+) -> None:
     def change(state: Mapping[str, Any], _: Sequence[TranscriptRecord]) -> Sequence[ops.PlainOp]:
-        changes = diff({_TASK: state.get(_TASK, {})}, {_TASK: task}).ops()
+        before = {_TASK: state[_TASK]} if _TASK in state else {}
+        changes = diff(before, {_TASK: task}).ops()
         return changes if len(changes) <= _OPS_MAX else (ops.Set((_TASK,), task),)
 
     # A message is recorded once, by its id; the task itself is in the state.
@@ -134,18 +138,13 @@ async def _save(lp: Limpet, key: Key, labels: Mapping[str, str], task: Mapping[s
 async def _listed(
     lp: Limpet, app: str, owner: str, labels: Mapping[str, str] | None
 ) -> AsyncIterator[Task]:
-    cursor: str | None = None
-    while True:
-        page = await lp.list(
-            app=app, user=owner, labels=labels, state=True, limit=500, cursor=cursor
-        )
+    async for page in each_page(
+        lambda at: lp.list(app=app, user=owner, labels=labels, state=True, limit=500, cursor=at)
+    ):
         for head in page.items:
             task = _task_in(page.states.get(head.key, {}))
             if task is not None:
                 yield task
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _task_in(state: Mapping[str, Any]) -> Task | None:

@@ -358,8 +358,8 @@ class _CachedEvent:
 
     @property
     def timestamp(self) -> float:
-        """When ADK dates it. NaN if this version of ADK cannot read it: that is before nothing and
-        after nothing."""
+        """The time that ADK gives it. NaN, which has no place in any order, if this version of ADK
+        cannot read it."""
         if self._timestamp is None:
             event = self._decode()
             if event is not None:
@@ -468,7 +468,7 @@ class AdkEventReader:
 
 
 def _newest(known: _CachedTail, room: int) -> tuple[_CachedTail, int]:
-    """As much of the end as fits, and its size."""
+    """Return the newest part that fits, and its size."""
     first, size = len(known.events), 0
     while first and size + known.events[first - 1].size <= room:
         first -= 1
@@ -504,7 +504,7 @@ def _select_events(
 async def _longer(
     session: limpet.Session[Any], known: _CachedTail, count: int | None
 ) -> _CachedTail:
-    """The same with a page more of what was before."""
+    """Return the tail with one more page of older events."""
     limit = _PAGE if count is None else min(_PAGE, count + count // 4 + 4)
     page = await session.read(before=known.floor + 1, limit=limit)
     older = await _texts_in(session, page[::-1])

@@ -29,7 +29,7 @@ from limpet.store.pages import each_page
 ACTOR: Final = DefaultActor("agent:adk")
 _log: Final = logging.getLogger("limpet.adapters.adk")
 _PAGE: Final = 1_000
-# What others may record beside ADK without making its session objects stale.
+# Others may record these types beside ADK without making its session objects stale.
 _BESIDE: Final = ("session.", "span.", "audit.", "budget.", "checkpoint.")
 WHOLE: Final = "adk"  # the ADK event, as JSON text
 AS_BLOB: Final = "adk_blob"  # the Ref of the same: it is too large for an event
@@ -165,6 +165,8 @@ def _parts_of(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if spoken:
         kind = "user.message" if event.get("author") == "user" else "agent.message"
         described.append((kind, _message(event, spoken)))
+    elif used := _usage(event):  # its answer is a call, and its tokens count all the same
+        described.append(("agent.message", {"text": "", **_named_model(event), **used}))
     for number, part in enumerate(parts):
         described += _tool_events(part, f"{event['id']}:{number}")
     return described or [(OTHER, {})]
@@ -193,17 +195,22 @@ def _part(number: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
 def _message(event: Mapping[str, Any], spoken: list[dict[str, Any]]) -> dict[str, Any]:
     only = spoken[0] if len(spoken) == 1 else {}
     data: dict[str, Any] = {"text": only["text"]} if "text" in only else {"content": spoken}
-    if event.get("model_version"):
-        data["model"] = event["model_version"]
+    return {**data, **_named_model(event), **_usage(event)}
+
+
+def _named_model(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": event["model_version"]} if event.get("model_version") else {}
+
+
+def _usage(event: Mapping[str, Any]) -> dict[str, Any]:
     counts = event.get("usage_metadata") or {}
     usage = {
         "input": counts.get("prompt_token_count"),
         "output": counts.get("candidates_token_count"),
         "cache_read": counts.get("cached_content_token_count"),
     }
-    if known := {name: count for name, count in usage.items() if count is not None}:
-        data["usage"] = known
-    return data
+    known = {name: count for name, count in usage.items() if count is not None}
+    return {"usage": known} if known else {}
 
 
 def _tool_events(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,6 +16,7 @@ from limpet.adapters import adk_events
 from limpet.adapters.turn_calls import TurnCalls, earlier_messages, ignoring_context, prompt_of
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
+from limpet.runtime.tool import ApprovalNeeded, is_allowed
 
 try:
     from google.adk.agents.base_agent import BaseAgent
@@ -28,6 +29,7 @@ try:
     from google.adk.runners import Runner
     from google.adk.sessions.in_memory_session_service import InMemorySessionService
     from google.adk.tools.base_tool import BaseTool
+    from google.adk.tools.tool_confirmation import ToolConfirmation
     from google.genai import types
     from pydantic import TypeAdapter
 except ModuleNotFoundError as error:
@@ -43,9 +45,10 @@ def as_harness(agent: BaseAgent) -> Callable[[Turn], Awaitable[None]]:
     """Return a harness that runs an agent of google-adk, with its sub-agents, in a worker.
 
     Model calls and tools are those of the turn: recorded once, streamed, counted against the
-    budget. A tool with require_confirmation pauses the turn until a person decides. State is the
-    session's: what a tool or an output_key sets is there for all. After a crash the run begins
-    again and repeats nothing that was recorded; thoughts of recorded replies are not sent again.
+    budget. A tool with require_confirmation, or that calls request_confirmation, pauses the turn
+    until a person decides. State is the session's: what a tool or an output_key sets is there for
+    all. After a crash the run begins again and repeats nothing that was recorded; thoughts of
+    recorded replies are not sent again.
     """
 
     async def harness(turn: Turn) -> None:
@@ -91,6 +94,7 @@ async def _bound(agent: BaseAgent, calls: TurnCalls) -> BaseAgent:
 def _bound_tool(tool: BaseTool, calls: TurnCalls) -> BaseTool:
     """Return a copy of a tool whose runs are those of the turn; approval is the turn's too."""
     bound = copy.copy(tool)
+    confirmations: dict[str, ToolConfirmation] = {}  # what calls have asked for
 
     async def check_require_confirmation(*_: Any, **__: Any) -> bool:
         return False
@@ -100,7 +104,14 @@ def _bound_tool(tool: BaseTool, calls: TurnCalls) -> BaseTool:
         id = (tool_context.function_call_id or "").removeprefix(_CLIENT)
 
         async def run() -> Any:
+            if is_allowed():
+                asked = confirmations.pop(id, ToolConfirmation())
+                tool_context.tool_confirmation = asked.model_copy(update={"confirmed": True})
             result = await type(tool).run_async(bound, args=args, tool_context=tool_context)
+            wanted = tool_context.actions.requested_tool_confirmations
+            if (asked := wanted.pop(tool_context.function_call_id, None)) is not None:
+                confirmations[id] = asked
+                raise ApprovalNeeded(f"{tool.name} was allowed, and asks again")
             delta = _plain_state(tool_context.actions.state_delta)
             if delta:
                 turn = calls.turn

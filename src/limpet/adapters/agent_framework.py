@@ -188,8 +188,9 @@ async def _save(lp: Limpet, key: Key, fields: Mapping[str, Any]) -> None:
 
 
 def _value(value: Any) -> Any:
-    """A copy of JSON values alone: a snapshot's parts may be mappings of any kind."""
-    return json.loads(json.dumps(value))
+    """A copy of JSON values alone: a snapshot's parts may be mappings of any kind. A text that was
+    cut in the middle of a character has a question mark there."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
 # --- messages -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ repeated batch harmless. The summary that the SDK lists sessions with is folded 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from limpet.adapters.shared_store import release_store, store_for
 from limpet.adapters.transcript import TranscriptRecord
 from limpet.errors import ExtraMissing, InvalidInput, SessionDeleted, SessionNotFound
 from limpet.model import thaw
+from limpet.store.pages import each_page
 
 try:
     from claude_agent_sdk import (
@@ -35,7 +37,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["LimpetSessionStore", "as_harness"]
 
-_SUMMARY: Final = "summary"  # the name in state
+_SUMMARY: Final = transcripts.SUMMARY
 
 
 class LimpetSessionStore(SessionStore):  # type: ignore[misc]  # without the package its base is Any
@@ -51,11 +53,11 @@ class LimpetSessionStore(SessionStore):  # type: ignore[misc]  # without the pac
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append the entries that are not there yet, in order and in one commit, durable when it
-        returns. Raises SessionDeleted if somebody has deleted the session."""
+        returns. A batch larger than those that the SDK mirrors (500 entries, 8 MiB) takes several
+        commits. Raises SessionDeleted if somebody has deleted the session."""
         place = self._key(key)
-        change = None if "subpath" in key else lambda state, new: _summary(key, state, new)
         if entries:
-            await self._store.run(lambda lp: transcripts.append(lp, place, entries, change))
+            await self._store.run(lambda lp: _append(lp, place, key, entries))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries, the oldest first; None if there are none, or they were deleted."""
@@ -100,21 +102,16 @@ class LimpetSessionStore(SessionStore):  # type: ignore[misc]  # without the pac
         return transcripts.key_of(key["project_key"], key["session_id"], subpath, app=self._app)
 
     async def _heads(self, lp: Limpet, project: str) -> list[tuple[Head, Mapping[str, Any]]]:
-        heads: list[tuple[Head, Mapping[str, Any]]] = []
-        cursor: str | None = None
-        while True:
-            page = await lp.list(
-                app=self._app,
-                user=project,
-                labels=transcripts.MAIN,
-                state=True,
-                limit=500,
-                cursor=cursor,
+        app, labels = self._app, transcripts.MAIN
+        return [
+            (head, page.states.get(head.key, {}))
+            async for page in each_page(
+                lambda at: lp.list(
+                    app=app, user=project, labels=labels, state=True, limit=500, cursor=at
+                )
             )
-            heads += [(head, page.states.get(head.key, {})) for head in page.items]
-            cursor = page.cursor
-            if cursor is None:
-                return heads
+            for head in page.items
+        ]
 
     async def _subagents(self, lp: Limpet, place: Key) -> list[Key]:
         listed = lp.each(
@@ -131,13 +128,31 @@ class LimpetSessionStore(SessionStore):  # type: ignore[misc]  # without the pac
                 continue
 
 
+async def _append(
+    lp: Limpet, place: Key, key: SessionKey, entries: list[SessionStoreEntry]
+) -> None:
+    """Append the entries; those of a conversation with the summary that they leave."""
+    if "subpath" in key:
+        return await transcripts.append(lp, place, entries)
+    session = await lp.find(place, tail=0)
+    # An imported session has no summary yet: the first one covers all its entries.
+    known = session is None or _SUMMARY in session.state
+    earlier = [] if known else await _load(lp, place) or []
+    await transcripts.append(
+        lp, place, entries, lambda state, new: _summary(key, state, earlier, new)
+    )
+
+
 async def _load(lp: Limpet, place: Key) -> list[Any] | None:
     entries = [value async for _, value in transcripts.transcript(lp, place).records()]
     return entries or None
 
 
 def _summary(
-    key: SessionKey, state: Mapping[str, Any], new: Sequence[TranscriptRecord]
+    key: SessionKey,
+    state: Mapping[str, Any],
+    earlier: list[Any],
+    new: Sequence[TranscriptRecord],
 ) -> Sequence[ops.PlainOp]:
     """The summary with the new entries. A commit is decided on what was read, so none is lost."""
     if not new:
@@ -148,8 +163,14 @@ def _summary(
         if before is None
         else {"session_id": key["session_id"], "mtime": 0, "data": thaw(before)}
     )
-    folded = fold_session_summary(entry, key, [record.value for record in new])
-    return (ops.Set((_SUMMARY,), folded["data"]),)
+    added = [record.value for record in new]
+    folded = fold_session_summary(entry, key, added if entry else [*earlier, *added])
+    return (ops.Set((_SUMMARY,), _in_utf8(folded["data"])),)
+
+
+def _in_utf8(summary: Mapping[str, Any]) -> Any:
+    """A summary without halves of surrogates: a prompt is cut anywhere, and state is UTF-8."""
+    return json.loads(json.dumps(summary, ensure_ascii=False).encode(errors="replace"))
 
 
 def _mtime(head: Head) -> int:

@@ -9,12 +9,13 @@ of its conversation.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from limpet import Key, Limpet
+from limpet import Key, Limpet, ops
 from limpet.adapters.transcript import (
     RESULT,
     USE,
@@ -22,6 +23,7 @@ from limpet.adapters.transcript import (
     Statement,
     Transcript,
     TranscriptRecord,
+    size_of,
     statements_of,
 )
 from limpet.errors import InvalidInput
@@ -31,8 +33,10 @@ MEMBER: Final = "claude"
 ENTRY: Final = "claude.entry"  # says nothing that our vocabulary has a word for
 MAIN: Final = {"transcript": "main"}
 SUBAGENT: Final = {"transcript": "subagent"}
-_ID_CHARS_MAX: Final = 200
-_BATCH: Final = 500  # entries that one commit of an import holds
+SUMMARY: Final = "summary"  # the name in state: what the SDK lists sessions with
+_BATCH_ENTRIES: Final = 500  # what one commit holds: the SDK sends no more at once,
+_BATCH_BYTES: Final = 8 * 2**20  # except when it copies a whole transcript
+_SIDECAR: Final = ".meta.json"  # beside a subagent's transcript, instead of .jsonl
 
 
 class ImportedTranscript(NamedTuple):
@@ -57,9 +61,8 @@ def transcript(lp: Limpet, key: Key) -> Transcript:
 async def append(
     lp: Limpet, key: Key, entries: Sequence[Mapping[str, Any]], change: Change | None = None
 ) -> None:
-    """Append the entries that are not there yet, in one commit."""
-    records = [record_of(entry) for entry in entries]
-    await transcript(lp, key).append(records, change=change, type=ENTRY)
+    """Append the entries that are not there yet, in one commit if they fit into one."""
+    await _append(lp, key, [record_of(entry) for entry in entries], change)
 
 
 async def import_transcripts(
@@ -68,16 +71,17 @@ async def import_transcripts(
     """Bring every transcript below a directory in, and yield what each brought.
 
     The directory is that of all projects (`~/.claude/projects`) or of one. A second run adds only
-    what is new. Entries without a uuid are told apart by their line.
+    what is new. Entries without a uuid are told apart by their line. What the SDK keeps beside a
+    subagent's transcript becomes an entry of it, as when it is mirrored.
     """
     for file, key in _files(Path(directory), app):
         entries, unreadable = await asyncio.to_thread(_read_file, file)
-        for start in range(0, len(entries), _BATCH):
-            records = [
-                record_of(entry, id=None if _id_of(entry) else f"line-{line}")
-                for line, entry in entries[start : start + _BATCH]
-            ]
-            await transcript(lp, key).append(records, type=ENTRY)
+        records = [
+            record_of(entry, id=None if _id_of(entry) else f"line-{line}")
+            for line, entry in entries
+        ]
+        records += await asyncio.to_thread(_sidecar_of, file)
+        await _append(lp, key, records, _without_summary)
         yield ImportedTranscript(key, len(entries), unreadable)
 
 
@@ -91,9 +95,31 @@ def record_of(entry: Mapping[str, Any], *, id: str | None = None) -> TranscriptR
 # --- private ------------------------------------------------------------------------------------
 
 
+def _without_summary(
+    state: Mapping[str, Any], new: Sequence[TranscriptRecord]
+) -> Sequence[ops.PlainOp]:
+    """Drop a summary that lacks what is imported: only the SDK can fold one."""
+    return (ops.Delete((SUMMARY,)),) if new and SUMMARY in state else ()
+
+
 def _id_of(entry: Mapping[str, Any]) -> str | None:
     uuid = entry.get("uuid")
-    return uuid if isinstance(uuid, str) and 0 < len(uuid) <= _ID_CHARS_MAX else None
+    return uuid if isinstance(uuid, str) and uuid else None
+
+
+async def _append(
+    lp: Limpet, key: Key, records: Sequence[TranscriptRecord], change: Change | None
+) -> None:
+    batch: list[TranscriptRecord] = []
+    size = 0
+    for record in records:
+        size += (added := size_of(record))
+        if batch and (len(batch) == _BATCH_ENTRIES or size > _BATCH_BYTES):
+            await transcript(lp, key).append(batch, change=change, type=ENTRY)
+            batch, size = [], added
+        batch.append(record)
+    if batch:
+        await transcript(lp, key).append(batch, change=change, type=ENTRY)
 
 
 def _statements(entry: Mapping[str, Any]) -> Iterator[Statement]:
@@ -151,6 +177,19 @@ def _files(root: Path, app: str) -> list[tuple[Path, Key]]:
             subpath = "/".join(rest[1:]) or None
             files.append((file, key_of(project, rest[0], subpath, app=app)))
     return files
+
+
+def _sidecar_of(file: Path) -> list[TranscriptRecord]:
+    """The record of what is kept beside a subagent's transcript, if it can be read."""
+    try:
+        text = file.with_suffix(_SIDECAR).read_bytes()
+        fields = json.loads(text)
+    except (FileNotFoundError, ValueError):
+        return []
+    if not isinstance(fields, dict):
+        return []
+    digest = hashlib.sha256(text).hexdigest()
+    return [record_of({**fields, "type": "agent_metadata"}, id=f"meta-{digest}")]
 
 
 def _read_file(file: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], tuple[str, ...]]:

@@ -34,11 +34,13 @@ from limpet.adapters.transcript import (
     Statement,
     Transcript,
     TranscriptRecord,
+    label_of,
     record_in,
 )
 from limpet.adapters.turn_calls import TurnCalls, earlier_messages, ignoring_context, prompt_of
 from limpet.errors import ExtraMissing, SessionDeleted, SessionExists, SessionNotFound
 from limpet.model import thaw
+from limpet.runtime.tool import ApprovalNeeded, is_allowed
 from limpet.session.conversation.timeline import CLEARED
 
 try:
@@ -50,6 +52,7 @@ try:
         ConversationRecord,
         ConversationStore,
     )
+    from pydantic_ai.exceptions import ApprovalRequired
     from pydantic_ai.models.wrapper import WrapperModel
     from pydantic_ai.toolsets import WrapperToolset
 except ModuleNotFoundError as error:
@@ -135,7 +138,7 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
         return Key(self._app, self._user, conversation_id)
 
     def _transcript(self, lp: Limpet, record: ConversationRecord) -> Transcript:
-        labels = {} if record.scope is None else {_SCOPE: record.scope}
+        labels = {_SCOPE: None if record.scope is None else label_of(record.scope)}
         key = self._key(record.conversation_id)
         return Transcript(lp, key, member=_MEMBER, labels=labels, reuse_deleted=True)
 
@@ -160,7 +163,7 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
             page = await lp.list(
                 app=self._app,
                 user=self._user,
-                labels=None if scope is None else {_SCOPE: scope},
+                labels=None if scope is None else {_SCOPE: label_of(scope)},
                 order="updated" if scope is None else "created",
                 state=True,
                 limit=500,
@@ -184,12 +187,14 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
         new: Sequence[ConversationEntry],
         expected_revision: str | None,
     ) -> None:
-        ids = {entry.id for entry in new}
-        shares = record.head_id is not None and record.head_id not in ids
-        if expected_revision is None and shares:
-            await self._begin_fork(lp, record)
+        start = new[0].parent_id if new else record.head_id
+        if expected_revision is None and start is not None:
+            await self._begin_fork(lp, record, start)
         before = await self._record(lp, record.conversation_id)
-        changed = await self._changed_view(lp, before, record, new)
+        try:
+            changed = await self._changed_view(lp, before, start)
+        except KeyError:  # somebody has deleted the entry that it would continue from
+            raise ConversationConflict(record.conversation_id) from None
         records = [*changed, *(_record_of(entry) for entry in new)]
 
         def change(
@@ -202,20 +207,19 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
 
         await self._transcript(lp, record).append(records, change=change, type=_ENTRY)
 
-    async def _begin_fork(self, lp: Limpet, record: ConversationRecord) -> None:
+    async def _begin_fork(self, lp: Limpet, record: ConversationRecord, start: str) -> None:
         """Fork the session of the entry at which the new conversation begins.
 
         Until its record is written, nobody sees a conversation there, so a crash in between leaves
         nothing that a second try would meet.
         """
-        assert record.head_id is not None
         try:
-            source, event = await self._find(lp, record.head_id)
+            source, event = await self._find(lp, start)
         except KeyError:
             raise ConversationConflict(record.conversation_id) from None
         if source.key.id == record.conversation_id:
             raise ConversationConflict(record.conversation_id)
-        labels = {} if record.scope is None else {_SCOPE: record.scope}
+        labels = {} if record.scope is None else {_SCOPE: label_of(record.scope)}
         statements = len(list(_statements((await _entry_in(source, event)).message)))
         last = event.seq + max(1, statements) - 1
         try:
@@ -230,14 +234,12 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
         self,
         lp: Limpet,
         before: ConversationRecord | None,
-        record: ConversationRecord,
-        new: Sequence[ConversationEntry],
+        start: str | None,
     ) -> list[TranscriptRecord]:
-        """Return records that hide the dropped history and repeat the kept part."""
-        kept = new[0].parent_id if new else record.head_id
-        if before is None or kept == before.head_id:
+        """Return records that hide the dropped history and repeat the part up to `start`."""
+        if before is None or start == before.head_id:
             return []
-        line = [] if kept is None else await self._history(lp, kept, None)
+        line = [] if start is None else await self._history(lp, start, None)
         said = [TranscriptRecord(None, list(_statements(entry.message))) for entry in line]
         return [
             TranscriptRecord(None, [(CLEARED, {})]),
@@ -260,17 +262,18 @@ class LimpetConversationStore(ConversationStore):  # type: ignore[misc]  # witho
     async def _history(
         self, lp: Limpet, head_id: str, limit: int | None
     ) -> list[ConversationEntry]:
-        session, event = await self._find(lp, head_id)
-        history = [await _entry_in(session, event)]
-        entries = _entries_before(session, event.seq)
-        async with aclosing(entries):
-            while history[-1].parent_id is not None and (limit is None or len(history) < limit):
+        history: list[ConversationEntry] = []
+        wanted: str | None = head_id
+        while wanted is not None and len(history) != limit:
+            # The next one is in another session if a conversation was moved onto its entries.
+            session, event = await self._find(lp, wanted)
+            async with aclosing(_entries_before(session, event.seq + 1)) as entries:
                 async for entry in entries:
-                    if entry.id == history[-1].parent_id:
+                    if entry.id == wanted:
                         history.append(entry)
+                        wanted = entry.parent_id
+                    if wanted is None or len(history) == limit:
                         break
-                else:
-                    raise KeyError(history[-1].parent_id)
         history.reverse()
         return history
 
@@ -334,9 +337,26 @@ def as_harness(agent: Agent[Any, Any], *, deps: Any = None) -> Callable[[Turn], 
         toolsets = [_TurnToolset(each, calls) for each in agent.toolsets]
         history = [_as_theirs(each) for each in await earlier_messages(turn)]
         with agent.override(model=_TurnModel(agent.model, calls), toolsets=toolsets, tools=[]):
-            await agent.run(prompt_of(turn), message_history=history, deps=deps)
+            result = await agent.run(prompt_of(turn), message_history=history, deps=deps)
+        await _say_output(turn, calls, result)
 
     return harness
+
+
+async def _say_output(turn: Turn, calls: TurnCalls, result: Any) -> None:
+    """Say what a run returned if its model said it by a call of an output tool, not as text."""
+    last = result.all_messages()[-1]
+    returns = [part for part in last.parts if isinstance(part, theirs.ToolReturnPart)]
+    for part in returns:
+
+        async def run(content: Any = part.content) -> Any:
+            return _jsonable.dump_python(content, mode="json")
+
+        await calls.tool(part.tool_call_id, part.tool_name, {}, run, asks=False)
+    if returns:
+        output = result.output
+        text = output if isinstance(output, str) else _jsonable.dump_json(output).decode()
+        await turn.say(text)
 
 
 class _TurnModel(WrapperModel):  # type: ignore[misc]  # without the package its base is Any
@@ -401,6 +421,7 @@ class _TurnToolset(WrapperToolset):  # type: ignore[misc]  # without the package
         super().__init__(wrapped)
         self._calls = calls
         self._asking: set[str] = set()
+        self._external: set[str] = set()
 
     async def for_run(self, ctx: Any) -> Any:
         return _TurnToolset(await self.wrapped.for_run(ctx), self._calls)
@@ -410,24 +431,33 @@ class _TurnToolset(WrapperToolset):  # type: ignore[misc]  # without the package
         return self if wrapped is self.wrapped else _TurnToolset(wrapped, self._calls)
 
     async def get_tools(self, ctx: Any) -> Any:
-        """The tools; approval is the turn's business, so none is deferred for it."""
+        """The tools; approval and clients are the turn's business, so none is deferred."""
         tools = await super().get_tools(ctx)
-        self._asking |= {name for name, each in tools.items() if each.tool_def.kind == "unapproved"}
+        kinds = {name: each.tool_def.kind for name, each in tools.items()}
+        self._asking |= {name for name, kind in kinds.items() if kind == "unapproved"}
+        self._external |= {name for name, kind in kinds.items() if kind == "external"}
         return {
             name: replace(each, tool_def=replace(each.tool_def, kind="function"))
-            if name in self._asking
+            if name in self._asking | self._external
             else each
             for name, each in tools.items()
         }
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
+        id = ctx.tool_call_id
+        if name in self._external and (answer := await self._calls.ask_client(id)) is not None:
+            return thaw(answer.output)
+
         async def run() -> Any:
-            return _jsonable.dump_python(
-                await self.wrapped.call_tool(name, tool_args, ctx, tool), mode="json"
-            )
+            given = replace(ctx, tool_call_approved=is_allowed())
+            try:
+                output = await self.wrapped.call_tool(name, tool_args, given, tool)
+            except ApprovalRequired as error:
+                raise ApprovalNeeded(f"{name} was allowed, and asks again") from error
+            return _jsonable.dump_python(output, mode="json")
 
         asks = name in self._asking
-        return (await self._calls.tool(ctx.tool_call_id, name, tool_args, run, asks=asks)).output
+        return thaw((await self._calls.tool(id, name, tool_args, run, asks=asks)).output)
 
 
 def _as_theirs(message: Message) -> Any:
@@ -491,7 +521,7 @@ async def _entry_in(session: Session[Any], event: Event) -> ConversationEntry:
 
 
 def _time_of(entry_id: str) -> datetime | None:
-    """When an id was made, if it tells."""
+    """Return when an id was made, if it tells."""
     try:
         uuid = UUID(entry_id)
     except ValueError:
@@ -502,6 +532,10 @@ def _time_of(entry_id: str) -> datetime | None:
 
 
 def _statements(message: theirs.ModelMessage) -> Iterator[Statement]:
+    counted = _counted(message)
+    texts = [p for p in message.parts if isinstance(p, theirs.TextPart) and p.content]
+    if counted and not texts:  # its answer is a call, and its tokens count all the same
+        yield "agent.message", {"text": "", **_model(message), **counted}
     for part in message.parts:
         if isinstance(part, theirs.SystemPromptPart):
             yield "system.message", {"text": part.content}
@@ -516,10 +550,22 @@ def _statements(message: theirs.ModelMessage) -> Iterator[Statement]:
         elif isinstance(part, theirs.RetryPromptPart):
             yield "user.message", {"text": part.model_response()}
         elif isinstance(part, theirs.TextPart) and part.content:
-            yield "agent.message", {"text": part.content, **_model(message)}
+            once = counted if part is texts[0] else {}
+            yield "agent.message", {"text": part.content, **_model(message), **once}
         elif isinstance(part, theirs.ToolCallPart):
             call = {"request_id": part.tool_call_id, "name": part.tool_name}
             yield USE, {**call, "input": part.args_as_dict()}
+
+
+def _counted(message: theirs.ModelMessage) -> dict[str, Any]:
+    """The tokens of a response, to stand in one message of it; empty if there are none."""
+    if not isinstance(message, theirs.ModelResponse):
+        return {}
+    used = message.usage
+    usage = {"input": used.input_tokens, "output": used.output_tokens}
+    usage["cache_read"] = used.cache_read_tokens
+    known = {name: count for name, count in usage.items() if count}
+    return {"usage": known} if known else {}
 
 
 def _model(message: theirs.ModelMessage) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from limpet.adapters.transcript import (
     Statement,
     Transcript,
     TranscriptRecord,
+    record_in,
     statements_of,
 )
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
+from limpet.model.limits import PAGE_MAX
 from limpet.session.conversation.timeline import POPPED
 
 try:
@@ -131,12 +133,9 @@ class LimpetSessionManager(RepositorySessionManager, SessionRepository):  # type
             raise SessionException(f"Message {session_message.message_id} is not in {session_id}")
         session_message.created_at = before.created_at
         record = _record_of(session_message)
-        last = max(self._run(lambda lp: self._messages(lp, agent_id)))
-        if session_message.message_id == last:  # the newest: it can be taken out of view
-            pops: list[Statement] = [(POPPED, {}) for _ in _statements(before.to_message())]
-            record = record._replace(statements=[*pops, *record.statements])
-        else:
-            record = record._replace(statements=[])
+        seqs = self._run(lambda lp: self._seqs(lp, agent_id, session_message.message_id))
+        said: list[Statement] = [(POPPED, {"seqs": seqs}), *record.statements]
+        record = record._replace(statements=said)
         self._run(lambda lp: self._transcript(lp, agent_id).append([record], type=_CHANGED))
 
     def list_messages(
@@ -204,6 +203,23 @@ class LimpetSessionManager(RepositorySessionManager, SessionRepository):  # type
                 message = SessionMessage.from_dict(value)
                 messages[message.message_id] = message
         return messages
+
+    async def _seqs(self, lp: Limpet, agent_id: str, message_id: int) -> list[int]:
+        """The events of a message as it is now: those that its last record came with."""
+        session = lp.session(self._key(self.session_id))
+        seqs: list[int] = []
+        is_its, after = False, 0
+        while page := await session.read(after=after, limit=PAGE_MAX):
+            for event in page:
+                if event.correlation_id != agent_id or event.data is None:
+                    continue
+                if _MEMBER in event.data:
+                    value = await record_in(session, event, _MEMBER)
+                    is_its = value is not None and value["message_id"] == message_id
+                    seqs = [] if is_its else seqs
+                seqs += [event.seq] if is_its else []
+            after = page[-1].seq
+        return seqs
 
 
 def _record_of(message: SessionMessage) -> TranscriptRecord:

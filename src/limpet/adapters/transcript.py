@@ -12,6 +12,7 @@ append that holds an answer marks them as processed in the same commit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,8 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import DefaultActor
-from limpet.model.limits import PAGE_MAX
+from limpet.model.keys import unfit, unfit_id
+from limpet.model.limits import LABEL_VALUE_CHARS_MAX, PAGE_MAX
 from limpet.session.journal import Tries
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]  # an event type and its data
@@ -60,7 +62,8 @@ class TranscriptRecord(NamedTuple):
 
 
 class Transcript:
-    """The conversation `key`. `member` names the record in an event's data."""
+    """The conversation `key`. `member` names the record in an event's data; each append sees to it
+    that the session has these labels, and none where one is None."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Transcript:
         key: Key,
         *,
         member: str,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str | None] | None = None,
         correlation_id: str | None = None,
         reuse_deleted: bool = False,
     ) -> None:
@@ -88,6 +91,7 @@ class Transcript:
         the event that carries a change alone. Raises InvalidValue if a record is not JSON, and
         SessionDeleted if somebody has deleted the session.
         """
+        records = [_fitting(record) for record in records]
         async for left in Tries():
             try:
                 return await self._append(records, change, type)
@@ -156,10 +160,13 @@ class Transcript:
         with suppress(SessionExists):
             await self._lp.create(
                 *self._parts,
-                labels=self._labels,
+                labels=self._first_labels(),
                 actor=self._agent,
                 reuse_deleted=self._reuse_deleted,
             )
+
+    def _first_labels(self) -> dict[str, str]:
+        return {name: value for name, value in self._labels.items() if value is not None}
 
     async def _drafts(
         self, session: Session[Any] | None, record: TranscriptRecord, type: str
@@ -189,7 +196,7 @@ class Transcript:
             if session is None:
                 target = c.create(
                     *self._parts,
-                    labels=self._labels,
+                    labels=self._first_labels(),
                     actor=self._agent,
                     reuse_deleted=self._reuse_deleted,
                 )
@@ -197,6 +204,10 @@ class Transcript:
             else:
                 target, version = session, session.version
                 c.expect(session, version)
+                labels = {n: v for n, v in self._labels.items() if session.labels.get(n) != v}
+                if labels:
+                    c.record(session, facts.labeled(labels, actor=self._agent))
+                    version += 1
             for draft in drafts:
                 c.append(
                     target,
@@ -241,6 +252,27 @@ def _content(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"content": list(parts)}
 
 
+def label_of(text: str) -> str:
+    """Return a text as the value of a label: itself, or its hash if no label can hold it."""
+    return text if unfit(text, LABEL_VALUE_CHARS_MAX) is None else _hash(text)
+
+
+def _fitting(record: TranscriptRecord) -> TranscriptRecord:
+    """Return a record whose id can be that of an event: one that cannot is replaced by its hash."""
+    if record.id is None or unfit_id(record.id) is None:
+        return record
+    return record._replace(id=_hash(record.id))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def size_of(record: TranscriptRecord) -> int:
+    """Return the bytes of a record as JSON text. Raises InvalidValue if it is not JSON."""
+    return len(_text(record.value))
+
+
 async def record_in(session: Session[Any], event: Event, member: str) -> Any | None:
     """Return the record that an event carries; None if it carries none, or cannot be read."""
     carried = event.data.get(member) if event.data is not None else None
@@ -261,7 +293,7 @@ async def _pending(session: Session[Any]) -> list[int]:
 
 
 def _is_large(record: TranscriptRecord) -> bool:
-    return len(_text(record.value)) > _RECORD_BYTES_MAX
+    return size_of(record) > _RECORD_BYTES_MAX
 
 
 def _text(value: Any) -> str:

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from limpet import Message, ModelRequest, Reply, Tool, ToolCall, ToolResult, Turn
 from limpet.runtime.model_call import Call
+from limpet.runtime.tool import ApprovalNeeded, allowing
 
 ASK: Final = "always_ask"
 ALLOW: Final = "always_allow"
+_ANY: Final = {"type": "object"}
 
 
 class TurnCalls:
@@ -44,7 +46,8 @@ class TurnCalls:
     async def tool(
         self, id: str, name: str, input: Any, run: Callable[[], Awaitable[Any]], *, asks: bool
     ) -> ToolResult:
-        """Return the result of a tool call, run once; a person is asked first if it `asks`.
+        """Return the result of a tool call, run once; a person is asked first if it `asks`, or if
+        `run` raises ApprovalNeeded: then it runs again, once they allow it.
 
         A call that no model made, as a framework's own planner does, is an effect by its name.
         """
@@ -54,15 +57,32 @@ class TurnCalls:
             return await run()
 
         if call is None:
-            if asks and not await self.turn.approve(name, input):
-                return ToolResult("The user did not allow this call.", is_error=True)
-            return ToolResult(await self.turn.effect(name, run))
+            return await self._effect(name, input, run, asks=asks)
         # The framework has checked the input by its own schema; its names are those of the effect.
         names = [each for each in call.input if each.isidentifier() and not iskeyword(each)]
         given = [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in names]
         perform.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
-        tool = Tool(call.name, schema={"type": "object"}, function=perform)
+        tool = Tool(call.name, schema=_ANY, function=perform)
         return await self.turn.tool(call, tool, permission=ASK if asks else ALLOW)
+
+    async def ask_client(self, id: str) -> ToolResult | None:
+        """Return the client's answer to a call of a tool that has no function here, or None if no
+        model made the call."""
+        call = self._calls.get(id)
+        return None if call is None else await self.turn.tool(call, Tool(call.name, schema=_ANY))
+
+    async def _effect(
+        self, name: str, input: Any, run: Callable[[], Awaitable[Any]], *, asks: bool
+    ) -> ToolResult:
+        if not asks:
+            try:
+                return ToolResult(await self.turn.effect(name, run))
+            except ApprovalNeeded:
+                pass
+        if not await self.turn.approve(name, input):
+            return ToolResult("The user did not allow this call.", is_error=True)
+        with allowing(is_allowed=True):
+            return ToolResult(await self.turn.effect(name, run))
 
 
 async def earlier_messages(turn: Turn) -> list[Message]:

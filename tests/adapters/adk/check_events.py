@@ -417,6 +417,29 @@ async def test_the_log_speaks_our_vocabulary(url: str) -> None:
         assert stored.head.pending == 0
 
 
+async def test_tokens_of_an_answer_that_only_calls_tools_are_counted(url: str) -> None:
+    """Its usage stands in a message without a text, which no conversation shows."""
+    async with limpet.open(url) as lp:
+        service = LimpetSessionService(lp)
+        session = await service.create_session(**ADA, session_id="s")
+        usage = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=3, candidates_token_count=4
+        )
+        await service.append_event(session, said("hi", author="user"))
+        await service.append_event(session, said(called("f", "c1"), usage_metadata=usage))
+        await service.append_event(session, said(answered("f", "c1", y=2)))
+        await service.append_event(session, said("done", usage_metadata=usage))
+        stored = await lp.get("support", "ada", "s")
+        assert (stored.runs.usage.input, stored.runs.usage.output) == (6, 8)
+        types_ = ["user.message", "agent.message", "agent.tool_use", "agent.tool_result"]
+        assert [event.type for event in stored.events[1:5]] == types_
+        roles = [message.role for message in await stored.messages()]
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        again = await service.get_session(**ADA, session_id="s")
+        assert again is not None
+        assert [event.get_function_calls() != [] for event in again.events] == [0, 1, 0, 0]
+
+
 async def test_one_unreadable_event_does_not_hide_the_others(url: str) -> None:
     """An event that this ADK cannot read is left out; the session and its other events are read."""
     async with limpet.open(url) as lp:

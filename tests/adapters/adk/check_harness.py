@@ -122,6 +122,32 @@ async def test_a_denial_is_told_to_the_model(
     assert (await session.messages())[-1].text == "done: denied"
 
 
+async def test_a_tool_that_asks_for_a_confirmation_while_it_runs_pauses_the_run(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """It runs again once it is allowed, with what it asked for confirmed."""
+
+    def book(tool_context: ToolContext) -> str:
+        """Book it."""
+        confirmation = tool_context.tool_confirmation
+        if confirmation is None:
+            tool_context.request_confirmation(hint="Really?", payload={"nights": 2})
+            return "not yet"
+        performed.append("book")
+        return f"booked {confirmation.payload['nights']} {confirmation.confirmed}"
+
+    model = Scripted(tools=("book",))
+    harness = as_harness(LlmAgent(name="support", model=model, tools=[book]))
+    session = await run(lp, harness)
+    (request,) = session.blocked_on
+    assert (request.kind, request.name, performed) == ("approval", "book", [])
+    await session.confirm(request.id, allow=True)
+    session = await run(lp, harness)
+    assert (session.stop_reason, performed) == ("end_turn", ["book"])
+    results = [m.parts[0]["output"] for m in await session.messages() if m.role == "tool"]
+    assert results == ["booked 2 True"]
+
+
 async def test_a_second_turn_knows_the_first(
     lp: limpet.Limpet, session: limpet.Session[Any]
 ) -> None:

@@ -26,6 +26,7 @@ async def model(request: limpet.ModelRequest) -> Any:
         yield limpet.Piece(text="One moment. ")
         await asyncio.Event().wait()  # until it is stopped
     else:
+        yield limpet.Piece(reasoning="A greeting.")
         for piece in ("Hel", "lo."):
             yield limpet.Piece(text=piece)
     yield limpet.Piece(usage={"input": 3, "output": 2})

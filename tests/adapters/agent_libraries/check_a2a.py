@@ -73,6 +73,28 @@ async def test_tasks_and_pages_are_those_of_the_sdks_store(store: LimpetTaskStor
     assert await store.get("t1", CONTEXT) is None
 
 
+async def test_the_smallest_task_is_saved_and_a_task_changes_its_context(
+    store: LimpetTaskStore,
+) -> None:
+    """An id alone is a task; contexts and message ids are any text."""
+    smallest = pb.Task(id="t1")
+    await store.save(smallest, CONTEXT)
+    assert await store.get("t1", CONTEXT) == smallest
+    contexts = (" odd ", "x" * 300)
+    for context in contexts:
+        moved = pb.Task(id="t1", context_id=context, history=[message(" m ", pb.ROLE_USER, "Hi")])
+        await store.save(moved, CONTEXT)
+        assert await store.get("t1", CONTEXT) == moved
+    listed = [
+        (await store.list(pb.ListTasksRequest(context_id=each), CONTEXT)).total_size
+        for each in contexts
+    ]
+    assert listed == [0, 1]
+    await store.save(smallest, CONTEXT)
+    asked = pb.ListTasksRequest(context_id=contexts[1])
+    assert (await store.list(asked, CONTEXT)).total_size == 0
+
+
 async def test_the_history_of_a_task_is_a_conversation(
     lp: limpet.Limpet, store: LimpetTaskStore
 ) -> None:

@@ -86,6 +86,7 @@ async def test_a_prompt_is_a_turn_and_the_session_stays(store: Path) -> None:
         done = await conn.prompt(session_id=made.session_id, prompt=[acp.text_block("hi")])
         assert (done.stop_reason, done.usage.total_tokens) == ("end_turn", 5)
         assert first.text() == "Hello."
+        assert first.text("agent_thought_chunk") == "A greeting."
     second = Editor()
     async with editing(store, second) as conn:
         (listed,) = (await conn.list_sessions()).sessions
@@ -230,6 +231,23 @@ async def test_a_session_is_deleted_by_the_protocols_own_method(store: Path) -> 
             with pytest.raises(acp.RequestError):
                 await ask
         await conn._conn.send_request("session/delete", request)  # once more: it is gone already
+
+
+async def test_what_an_editor_asks_wrongly_is_said_by_the_protocols_code(store: Path) -> None:
+    """An empty prompt, a cursor of nothing; a directory may have any name."""
+    where = "/" + "deep/" * 100 + " "
+    async with editing(store, Editor()) as conn:
+        made = await conn.new_session(cwd=where, mcp_servers=[])
+        (listed,) = (await conn.list_sessions(cwd=where)).sessions
+        assert (listed.session_id, listed.cwd) == (made.session_id, where)
+        assert (await conn.list_sessions(cwd="/deep")).sessions == []
+        for ask in (
+            conn.prompt(session_id=made.session_id, prompt=[]),
+            conn.list_sessions(cursor="nowhere"),
+        ):
+            with pytest.raises(acp.RequestError) as caught:
+                await ask
+            assert caught.value.code == acp.RequestError.invalid_params().code
 
 
 async def test_a_large_prompt_in_every_script_arrives_whole(store: Path) -> None:

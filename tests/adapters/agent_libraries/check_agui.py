@@ -195,6 +195,61 @@ async def test_a_run_in_progress_is_rejoined() -> None:
         assert again[-1]["outcome"]["type"] == "interrupt"
 
 
+def shown(seen: list[Any]) -> list[tuple[str, str]]:
+    """The conversation that a screen shows after these events, as its messages say it."""
+    messages: dict[str, tuple[str, str]] = {}
+    for each in seen:
+        if each["type"] == "MESSAGES_SNAPSHOT":
+            messages = {m["id"]: (m["role"], m["content"]) for m in each["messages"]}
+        elif each["type"] == "TEXT_MESSAGE_START":
+            assert each["messageId"] not in messages
+            messages[each["messageId"]] = (each["role"], "")
+        elif each["type"] == "TEXT_MESSAGE_CONTENT":
+            role, text = messages[each["messageId"]]
+            messages[each["messageId"]] = (role, text + each["delta"])
+    return list(messages.values())
+
+
+async def test_a_page_reloaded_in_mid_message_shows_it_whole_and_once() -> None:
+    """The first page leaves after a piece; the second, and a second tab, see what comes since."""
+    said, left = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: limpet.ModelRequest) -> Any:
+        yield limpet.Piece(text="One, ")
+        yield limpet.Piece(text="two, ")
+        said.set()
+        await left.wait()
+        yield limpet.Piece(text="three, ")
+        yield limpet.Piece(text="four.")
+
+    async def agent(turn: limpet.Turn) -> None:
+        await turn.session.append("agent.noted", actor="agent:main", inc={"turns": 1})
+        await turn.model("m", slow)
+
+    async def page(client: httpx.AsyncClient, ready: asyncio.Event) -> list[Any]:
+        seen: list[Any] = []
+        async with client.stream("POST", "/agui", json=asked(("u1", "Count."))) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    seen.append(json.loads(line[6:]))
+                    if seen[-1]["type"] == "STATE_SNAPSHOT":
+                        ready.set()
+        return seen
+
+    async with served(("support", agent)) as (_, client):
+        await asyncio.gather(events(client, asked(("u1", "Count.")), stop=3), said.wait())
+        ready = [asyncio.Event() for _ in range(2)]
+        tabs = [asyncio.create_task(page(client, each)) for each in ready]
+        for each in ready:
+            await each.wait()
+        left.set()
+        for seen in await asyncio.gather(*tabs):
+            assert shown(seen) == [("user", "Count."), ("assistant", "One, two, three, four.")]
+            state = next(each for each in seen if each["type"] == "STATE_SNAPSHOT")
+            assert state["snapshot"] == {"turns": 1}
+            assert seen[-1]["outcome"] == {"type": "success"}
+
+
 async def test_an_approval_is_an_interrupt_that_a_run_resumes() -> None:
     """With its id and schema; two tabs that answer pay once."""
     async with screen() as (lp, client):
@@ -262,6 +317,13 @@ async def test_arguments_of_a_call_are_streamed_as_they_come() -> None:
             assert len(deltas) == (3 if wanted else 1)
             ended = {"type": "TOOL_CALL_END", "toolCallId": id}
             assert seen.count(ended) == 1
+        thoughts = [each for each in seen if each["type"].startswith("REASONING_")]
+        assert [each["delta"] for each in thoughts if "delta" in each] == ["I think."]
+        assert types(thoughts) == [
+            *("REASONING_START", "REASONING_MESSAGE_START", "REASONING_MESSAGE_CONTENT"),
+            *("REASONING_MESSAGE_END", "REASONING_END"),
+        ]
+        assert seen.index(thoughts[-1]) < types(seen).index("TEXT_MESSAGE_CONTENT")
         first = types(seen).index("TOOL_CALL_ARGS")
         model = seen.index({"type": "STEP_FINISHED", "stepName": "m0"})
         assert first < model  # before the message was recorded
@@ -437,6 +499,33 @@ async def test_state_and_history_outlive_the_server(tmp_path: Path) -> None:
         assert seen[2]["snapshot"] == {"theme": "dark", "turns": 1, "log": ["turn"]}
 
 
+async def test_pictures_and_files_come_back_after_a_reload() -> None:
+    """As the screen sent them, each kind of them."""
+    sources = {
+        "image": {"type": "data", "value": "AAAA", "mimeType": "image/png"},
+        "audio": {"type": "url", "value": "http://x/y.mp3", "mimeType": "audio/mp3"},
+        "document": {"type": "file", "value": "f1"},
+        "video": {"type": "url", "value": "http://x/y.mp4"},
+    }
+    linked = {"type": "image", "source": {"type": "url", "value": "http://x/y.png"}}
+    parts = [{"type": "text", "text": "Look."}, linked]
+    parts += [{"type": kind, "source": source} for kind, source in sources.items()]
+    body = asked()
+    body["messages"] = [
+        {"id": "u1", "role": "user", "content": parts},
+        {"id": "u2", "role": "user", "content": parts[1:2]},
+    ]
+
+    async def agent(turn: limpet.Turn) -> None:
+        await turn.say("Nice.")
+
+    async with served(("support", agent)) as (_, client):
+        await events(client, body)
+        again = await events(client, body)
+        (snapshot,) = [each for each in again if each["type"] == "MESSAGES_SNAPSHOT"]
+        assert [m for m in snapshot["messages"] if m["role"] == "user"] == body["messages"]
+
+
 async def test_bad_requests_are_refused_and_record_nothing() -> None:
     async with screen() as (lp, client):
         for body in ({}, {"threadId": "", "runId": "r", "messages": []}, [1]):
@@ -444,6 +533,9 @@ async def test_bad_requests_are_refused_and_record_nothing() -> None:
         bad = asked(("u1", "x"))
         bad["messages"][0]["content"] = 7
         assert (await client.post("/agui", json=bad)).status_code == 400
+        for tool in ({}, {"name": ""}, {"name": 7}, {"name": "x", "parameters": "none"}):
+            offering = asked(("u1", "x")) | {"tools": [tool]}
+            assert (await client.post("/agui", json=offering)).status_code == 400
         assert await lp.find("support", "ada", "t1") is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
     ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
     ConversationStore,
     InMemoryConversationStore,
 )
+from pydantic_ai.messages import ModelRequest, UserPromptPart
 from pydantic_ai.models.test import TestModel
 
 import limpet
@@ -59,6 +63,11 @@ async def test_a_conversation_goes_on_elsewhere(
     roles = [m.role for m in await session.messages()]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
     assert session.head.pending == 0
+    counted = session.runs.usage  # also of the answer that was only a call
+    assert (counted.input, counted.output) == (
+        said.usage.input_tokens,
+        said.usage.output_tokens,
+    )
 
 
 async def test_of_two_savers_one_is_told(store: LimpetConversationStore) -> None:
@@ -132,6 +141,37 @@ def _prompts(given: list[Any] | None) -> list[str]:
     assert given is not None
     parts = [part for message in given for part in message.parts]
     return [part.content for part in parts if part.part_kind == "user-prompt"]
+
+
+async def test_a_record_is_checked_as_in_their_own_store(store: LimpetConversationStore) -> None:
+    """At an entry that is nowhere it is a conflict; it may begin with others' entries and its own,
+    be moved onto others' entries, and change its scope, which is any text."""
+    for each in (store, InMemoryConversationStore()):
+        await talk(each, "c1", "one")
+        kept = await each.read_record("c1")
+        assert kept is not None
+        lost = replace(kept, head_id="nowhere", revision="x")
+        with pytest.raises(ConversationConflict):
+            await each.write_record(lost, expected_revision=kept.revision)
+        with pytest.raises(ConversationConflict):
+            await each.write_record(replace(lost, conversation_id="c2"), expected_revision=None)
+        own = ConversationEntry(
+            parent_id=kept.head_id, message=ModelRequest(parts=[UserPromptPart("two")])
+        )
+        begun = ConversationRecord(conversation_id="c2", head_id=own.id, scope=" a ")
+        await each.write_record(begun, new_entries=[own], expected_revision=None)
+        assert _prompts(await messages(each, "c2")) == ["one", "two"]
+        await talk(each, "c3", "three")
+        record = await each.read_record("c3")
+        assert record is not None
+        moved = replace(begun, conversation_id="c3", scope="b" * 300, revision="y")
+        await each.write_record(moved, expected_revision=record.revision)
+        assert _prompts(await messages(each, "c3")) == ["one", "two"]
+        again = replace(moved, scope=None, revision="z")
+        for scope, found in ((" a ", ["c2"]), ("b" * 300, ["c3"])):
+            assert [r.conversation_id for r in await each.read_records(scope=scope)] == found
+        await each.write_record(again, expected_revision="y")
+        assert await each.read_records(scope="b" * 300) == []
 
 
 async def test_a_deleted_conversation_begins_again_from_nothing(

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent
+from pydantic import BaseModel
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
 import limpet
 from limpet.adapters.pydantic_ai import as_harness
@@ -25,6 +29,10 @@ class Counting(TestModel):
     def request_stream(self, *args: Any, **named: Any) -> Any:
         Counting.asked += 1
         return super().request_stream(*args, **named)
+
+
+class Verdict(BaseModel):
+    guilty: bool
 
 
 agent = Agent(Counting(), system_prompt="Be brief.")
@@ -85,6 +93,72 @@ async def test_a_denial_is_told_to_the_model(
     session = await run(lp, as_harness(agent))
     assert session.stop_reason == "end_turn"
     assert performed == ["look"]
+
+
+async def test_a_tool_that_asks_while_it_runs_pauses_the_run(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """By ApprovalRequired, of its own or of a toolset: it runs again once it is allowed."""
+    approved: list[bool] = []
+    booked: FunctionToolset[Any] = FunctionToolset()
+
+    @booked.tool
+    def book(ctx: RunContext, nights: int) -> str:
+        approved.append(ctx.tool_call_approved)
+        return "booked"
+
+    asking = Agent(TestModel(), toolsets=[booked.approval_required()])
+
+    @asking.tool
+    def pay(ctx: RunContext, cents: int) -> str:
+        approved.append(ctx.tool_call_approved)
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return "paid"
+
+    harness = as_harness(asking)
+    session = await run(lp, harness)
+    assert {(each.kind, each.name) for each in session.blocked_on} == {
+        ("approval", "book"),
+        ("approval", "pay"),
+    }
+    assert True not in approved
+    for request in session.blocked_on:
+        await session.confirm(request.id, allow=request.name == "pay")
+    session = await run(lp, harness)
+    assert approved.count(True) == 1
+    outputs = {m.parts[0]["name"]: m.parts[0] for m in await session.messages() if m.role == "tool"}
+    assert (outputs["pay"]["output"], outputs["book"]["is_error"]) == ("paid", True)
+
+
+async def test_a_tool_of_the_client_is_a_question(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """An external tool has no function: the answer is its result."""
+    schema = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
+    paint = ToolDefinition(name="paint", parameters_json_schema=schema)
+    harness = as_harness(Agent(TestModel(), toolsets=[ExternalToolset([paint])]))
+    session = await run(lp, harness)
+    (request,) = session.blocked_on
+    assert (request.kind, request.name, dict(request.input)) == (
+        "question",
+        "paint",
+        {"color": "a"},
+    )
+    await session.answer(request.id, "painted")
+    session = await run(lp, harness)
+    assert (await session.messages())[-1].text == '{"paint":"painted"}'
+
+
+async def test_what_an_output_tool_returns_is_said(
+    lp: limpet.Limpet, session: limpet.Session[Any]
+) -> None:
+    """As JSON, after the result of its call."""
+    harness = as_harness(Agent(TestModel(), output_type=Verdict))
+    session = await run(lp, harness)
+    read = await session.messages()
+    assert [message.role for message in read] == ["user", "assistant", "tool", "assistant"]
+    assert (read[2].parts[0]["is_error"], read[3].text) == (False, '{"guilty":false}')
 
 
 async def test_a_second_turn_knows_the_first(

@@ -11,6 +11,7 @@ import pytest
 from strands import Agent, tool
 from strands.models import Model
 from strands.types.exceptions import SessionException
+from strands.types.session import SessionAgent, SessionMessage
 
 import limpet
 from limpet.adapters.strands import LimpetSessionManager
@@ -133,6 +134,38 @@ def test_agents_of_one_session_are_told_apart(tmp_path: Path) -> None:
     assert agent(url, id="two").messages == two.messages
     with pytest.raises(SessionException):
         Agent(model=Scripted(), agent_id="one", **given)
+
+
+async def test_a_redaction_takes_out_its_own_message_only(url: str) -> None:
+    """Also if another agent has spoken since, and if an earlier message is redacted again."""
+    manager = LimpetSessionManager("s1", url)
+
+    def said(text: str, number: int) -> SessionMessage:
+        message: Any = {"role": "assistant", "content": [{"text": text}]}
+        return SessionMessage.from_message(message, number)
+
+    def speak() -> list[list[str]]:
+        for name in ("one", "two"):
+            given = SessionAgent(agent_id=name, state={}, conversation_manager_state={})
+            manager.create_agent("s1", given)
+        for number, text in enumerate(("hello", "secret")):
+            manager.create_message("s1", "one", said(text, number))
+        manager.create_message("s1", "two", said("fine", 0))
+        manager.update_message("s1", "one", said("[redacted]", 1))
+        manager.update_message("s1", "one", said("[gone]", 0))
+        manager.update_message("s1", "one", said("[gone twice]", 0))
+        with pytest.raises(SessionException):
+            manager.update_message("s1", "two", said("never said", 7))
+        names = ("one", "two")
+        listed = [manager.list_messages("s1", name) for name in names]
+        assert manager.list_messages("s1", "one", limit=1, offset=1) == listed[0][1:]
+        return [[each.message["content"][0]["text"] for each in those] for those in listed]
+
+    assert await asyncio.to_thread(speak) == [["[gone twice]", "[redacted]"], ["fine"]]
+    session: Any = await manager._store.run(lambda lp: lp.get("strands", "default", "s1"))
+    texts = await manager._store.run(lambda _: session.messages())
+    assert [message.text for message in texts] == ["fine", "[redacted]", "[gone twice]"]
+    await manager.close()
 
 
 async def test_the_page_shows_how_to_switch(

@@ -15,7 +15,7 @@ from claude_agent_sdk.testing import run_session_store_conformance
 import limpet
 from limpet.adapters.claude_agent_sdk import LimpetSessionStore
 from limpet.adapters.claude_transcripts import import_transcripts
-from limpet.errors import SessionDeleted
+from limpet.errors import SessionDeleted, SessionMoved
 from tests.adapters.claude_agent_sdk import writer
 from tests.support.race import NAMES, race
 from tests.support.switching import run_switching
@@ -151,6 +151,39 @@ async def test_an_entry_of_any_size_and_text_comes_back(store: LimpetSessionStor
     assert await store.load(KEY) == entries
 
 
+async def test_a_prompt_that_was_cut_in_a_character_is_summed_up(
+    store: LimpetSessionStore,
+) -> None:
+    """A list of sessions shows the rest of it; the entry itself comes back as it was."""
+    entries: list[Any] = [{"type": "user", "uuid": "u1", "message": {"content": "Hi \ud83e"}}]
+    await store.append(KEY, entries)
+    assert await store.load(KEY) == entries
+    (summary,) = await store.list_session_summaries(KEY["project_key"])
+    assert summary["data"]["first_prompt"] == "Hi ?"
+
+
+async def test_a_whole_transcript_in_one_batch_fits(
+    store: LimpetSessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the SDK's fork sends it: more entries than a commit holds, each once."""
+    monkeypatch.setattr("limpet.session.journal.DRAFTS_PER_COMMIT_MAX", 600)
+    entries: list[Any] = [{"type": "user", "uuid": f"u{n}"} for n in range(1_100)]
+    for _ in range(2):
+        await store.append(KEY, entries)
+    assert await store.load(KEY) == entries
+
+
+async def test_a_transcript_of_large_entries_fits(
+    store: LimpetSessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit holds no more bytes than it may: an import of few entries takes several, too."""
+    monkeypatch.setattr("limpet.session.journal.COMMIT_BYTES_MAX", 16_000)
+    monkeypatch.setattr("limpet.adapters.claude_transcripts._BATCH_BYTES", 2_000)
+    entries: list[Any] = [{"type": "x", "uuid": f"u{n}", "text": "x" * 1_000} for n in range(30)]
+    await store.append(KEY, entries)
+    assert await store.load(KEY) == entries
+
+
 async def test_a_late_write_after_a_delete_is_refused(store: LimpetSessionStore) -> None:
     """A process that still runs does not bring a deleted conversation back."""
     await store.append(KEY, TALK)
@@ -164,12 +197,14 @@ async def test_transcripts_of_a_machine_are_imported_once(
     lp: limpet.Limpet, store: LimpetSessionStore, tmp_path: Path
 ) -> None:
     """Sessions and their subagents; a bad line is named; a second run adds what is new."""
-    project = tmp_path / "-home-ada-shop"
+    projects = tmp_path / "projects"
+    project = projects / "-home-ada-shop"
     (project / "5f0c/subagents").mkdir(parents=True)
     main = project / "5f0c.jsonl"
     main.write_text("".join(json.dumps(entry) + "\n" for entry in TALK) + "not JSON\n")
     (project / "5f0c/subagents/agent-1.jsonl").write_text(json.dumps(TALK[0]) + "\n")
-    brought = [each async for each in import_transcripts(lp, tmp_path)]
+    (project / "5f0c/subagents/agent-1.meta.json").write_text('{"agentType": "explorer"}')
+    brought = [each async for each in import_transcripts(lp, projects)]
     assert [(str(b.key), b.entries, b.unreadable) for b in brought] == [
         ("claude/-home-ada-shop/5f0c/subagents/agent-1", 1, ()),
         ("claude/-home-ada-shop/5f0c", 4, ("5f0c.jsonl:5",)),
@@ -180,7 +215,55 @@ async def test_transcripts_of_a_machine_are_imported_once(
         pass
     assert await store.load(KEY) == [*TALK, {"type": "user", "uuid": "u9"}]
     assert await store.list_subkeys(KEY) == ["subagents/agent-1"]
+    subagent: Any = {**KEY, "subpath": "subagents/agent-1"}
+    meta = {"agentType": "explorer", "type": "agent_metadata"}
+    assert await store.load(subagent) == [TALK[0], meta]
     assert os.listdir(project)  # noqa: PTH208  # the files stay where they are
+
+
+async def test_an_imported_conversation_is_listed_whole_after_it_goes_on(
+    lp: limpet.Limpet, store: LimpetSessionStore, tmp_path: Path
+) -> None:
+    """The SDK's list names it by its own title, whether an import or the SDK wrote last."""
+    project = tmp_path / KEY["project_key"]
+    project.mkdir()
+    file = project / f"{KEY['session_id']}.jsonl"
+    file.write_text("".join(json.dumps(entry) + "\n" for entry in TALK))
+    async for _ in import_transcripts(lp, tmp_path):
+        pass
+    assert await store.list_session_summaries(KEY["project_key"]) == []  # the SDK reads it instead
+    later = [{"type": "user", "uuid": f"later{n}", "message": {"content": "More"}} for n in (1, 2)]
+    await store.append(KEY, later[:1])
+    (summary,) = await store.list_session_summaries(KEY["project_key"])
+    assert "Looking around" in json.dumps(summary["data"])
+    titled = {"type": "custom-title", "customTitle": "Another title"}
+    with file.open("a") as lines:
+        lines.write(json.dumps(titled) + "\n")
+    async for _ in import_transcripts(lp, tmp_path):
+        pass
+    assert await store.list_session_summaries(KEY["project_key"]) == []
+    await store.append(KEY, later)
+    (summary,) = await store.list_session_summaries(KEY["project_key"])
+    assert "Another title" in json.dumps(summary["data"])
+
+
+async def test_a_conversation_goes_on_at_another_machine_and_comes_back(
+    lp: limpet.Limpet, store: LimpetSessionStore, tmp_path: Path
+) -> None:
+    """Pushed and pulled: whoever has it appends, the other is told where it is."""
+    await store.append(KEY, TALK[:2])
+    async with limpet.open(f"sqlite:///{tmp_path}/desk.db?sync=normal") as desk:
+        there, key = LimpetSessionStore(desk), limpet.Key("claude", *KEY.values())
+        assert (await lp.move(key, desk)).success
+        assert await there.load(KEY) == TALK[:2]
+        with pytest.raises(SessionMoved):
+            await store.append(KEY, TALK[2:3])
+        await there.append(KEY, TALK[1:3])
+        assert (await desk.move(key, lp)).success
+    await store.append(KEY, TALK[2:])
+    assert await store.load(KEY) == TALK
+    (summary,) = await store.list_session_summaries(KEY["project_key"])
+    assert "Looking around" in json.dumps(summary["data"])
 
 
 async def test_the_page_shows_how_to_switch(

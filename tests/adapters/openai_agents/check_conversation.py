@@ -44,6 +44,19 @@ async def test_messages_leave_out_what_was_popped_or_cleared(lp: limpet.Limpet) 
     assert read[2].synthetic  # the call was never answered, and a model must hear so
 
 
+async def test_a_pop_that_names_its_items_takes_these(lp: limpet.Limpet) -> None:
+    """As another framework's redaction does; the newest that it does not name stays."""
+    session = LimpetSession("c1", lp)
+    await session.add_items([user("first"), user("secret"), user("last")])
+    log = lp.session(session.key)
+    (secret,) = [event for event in await log.read() if event.data.get("text") == "secret"]
+    await log.append("view.popped", {"seqs": [secret.seq]}, actor="agent:other")
+    texts = [item["content"] for item in await session.get_items()]
+    assert texts == [message.text for message in await log.messages()] == ["first", "last"]
+    await session.pop_item()
+    assert [message.text for message in await log.messages()] == ["first"]
+
+
 async def test_a_conversation_goes_on_that_another_door_began(lp: limpet.Limpet) -> None:
     """Messages and calls that were recorded without the framework come as items of its kind."""
     began = await lp.create("support", "ada", "c1", actor="user:ada")

@@ -105,7 +105,7 @@ class LoopBound:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """The same for callers who do not await."""
+        """Wait for the result, for callers who do not await."""
         loop = self._home(work)
         try:
             here = asyncio.get_running_loop() is loop

@@ -26,6 +26,7 @@ from limpet.errors import ExtraMissing
 from limpet.model import thaw
 
 try:
+    from langgraph.pregel import Pregel
     from langgraph.types import Command
 except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith("langgraph"):
@@ -43,9 +44,9 @@ def as_harness(
 ) -> Callable[[Turn], Awaitable[None]]:
     """Return a harness that runs a graph of LangGraph in a worker.
 
-    `graph` is a StateGraph, which is compiled for the turn, or a function that takes a LimpetSaver
-    and returns a compiled graph. Its state has a channel `messages` with the reducer add_messages.
-    `config` is given to each run of the graph.
+    `graph` is a StateGraph or a compiled graph, whose checkpointer is ours in the turn, or a
+    function that takes a LimpetSaver and returns a compiled graph. Its state has a channel
+    `messages` with the reducer add_messages. `config` is given to each run of the graph.
 
     interrupt(value) pauses the turn until `s.answer(request, output)`; the output is what
     interrupt() returns. After a crash the graph goes on from its last checkpoint: a node that had
@@ -77,8 +78,12 @@ class _TurnGraph:
     def __init__(self, graph: Any, lp: Limpet, turn: Turn, config: Mapping[str, Any]) -> None:
         key = turn.session.key
         saver = LimpetSaver(lp, app=f"{key.app}.langgraph", user=key.user)
-        is_builder = callable(getattr(graph, "compile", None))
-        self._graph = graph.compile(checkpointer=saver) if is_builder else graph(saver)
+        if isinstance(graph, Pregel):
+            self._graph = graph.copy({"checkpointer": saver})
+        elif callable(getattr(graph, "compile", None)):
+            self._graph = graph.compile(checkpointer=saver)
+        else:
+            self._graph = graph(saver)
         self._turn = turn
         self._config: Any = {
             **config,

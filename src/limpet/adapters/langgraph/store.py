@@ -460,7 +460,7 @@ def _unpacked(texts: Iterable[str]) -> tuple[Vector, ...]:
 
 
 def _vectors_of(document: Document) -> tuple[Vector, ...]:
-    """The vectors of an item; none if it is gone."""
+    """Return the vectors of an item, or no vectors if it is gone."""
     return _unpacked(document.value["vectors"]) if _is_there(document) else ()
 
 

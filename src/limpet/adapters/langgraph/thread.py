@@ -335,7 +335,8 @@ class Thread:
         set_part(shape, "grown", grown)
 
     def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
-        """By channel, the items that were written since the last checkpoint, and where each is."""
+        """Return by channel the items that were written since the last checkpoint, and where
+        each is."""
         places: dict[str, dict[bytes, list[int]]] = {}
         for number in range(self._count, 0, -1):
             rows = self._written.get(number)
@@ -662,7 +663,7 @@ class _Run:
         self.fields: list[Mapping[str, Any]] = []  # of the objects, as they are now
         self.contents: list[Any] = []  # of the messages as they were, which are texts mostly
         self.parted: list[int] = []  # where they are not
-        # Where fields may hold numbers: which, and their bytes.
+        # The fields that may hold numbers, and their bytes.
         self.exacts: dict[int, tuple[Callable[[Mapping[str, Any]], Any], bytes]] = {}
         self.raws: list[bytes] = []  # made when first compared
 

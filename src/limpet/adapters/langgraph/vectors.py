@@ -51,7 +51,7 @@ class VectorChange(Protocol):
     """An index while nobody else changes it."""
 
     async def position(self) -> str | None:
-        """How far the feed of the documents was read; None if the index has to be built."""
+        """Return how far the feed of the documents was read; None if the index has to be built."""
         ...
 
     async def rebuild(self, vectors: Vectors, position: str) -> None:
@@ -59,7 +59,7 @@ class VectorChange(Protocol):
         ...
 
     async def update(self, vectors: Vectors, position: str | None = None) -> None:
-        """Replace the vectors of these items; none removes an item."""
+        """Replace the vectors of these items; an item without vectors is removed."""
         ...
 
 
@@ -80,7 +80,7 @@ class VectorIndex(Protocol):
 
 
 class ListedVectors:
-    """In this process, compared one by one in Python."""
+    """Vectors in this process, compared one by one in Python."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, Sequence[Vector]] = {}
@@ -135,7 +135,7 @@ _SQLITE_NEAREST: Final = """
 
 
 class SqliteVectors:
-    """In this process, compared by sqlite-vec. In memory: a file would outlive what is erased."""
+    """Vectors in this process, compared by sqlite-vec. In memory: a file would outlive erasures."""
 
     def __init__(self, extension: str) -> None:
         """`extension` is the path of sqlite-vec. Raises apsw.Error if it cannot be loaded."""

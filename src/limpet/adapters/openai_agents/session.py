@@ -34,6 +34,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import DefaultActor
+from limpet.session.conversation.timeline import CLEARED, POPPED, popped_seqs
 
 Item: TypeAlias = dict[str, Any]
 
@@ -62,8 +63,6 @@ _PLACES: Final[Mapping[str, tuple[Any, ...]]] = {
 _ACTOR: Final = DefaultActor("agent:openai-agents")
 _UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
 _PENDING_MAX: Final = 1_000  # user messages that one commit marks as answered
-POPPED: Final = "view.popped"
-CLEARED: Final = "view.cleared"
 _TYPES: Final = (*ITEMS, POPPED, CLEARED)
 _PAGE: Final = 1_000
 try:
@@ -276,7 +275,7 @@ async def newest_items(session: Session[Any], most: int | None) -> list[Item]:
 
 
 async def newest_event(session: Session[Any], *, before: int | None = None) -> Event | None:
-    """The event of the newest item in view, now or just before a seq; None: nothing is in view."""
+    """The event of the newest item in view, now or just before a seq; None if there is none."""
     async with aclosing(_events_in_view(session, before=before, page=1)) as events:
         return await anext(events, None)
 
@@ -289,12 +288,17 @@ async def _events_in_view(
     A log only grows, so the pages together are the view as it was at the first of them.
     """
     popped, limit = 0, min(page or _PAGE, _PAGE)
+    named: set[int] = set()  # by pops that name what they take
     while events := await _read(session, before, limit):
         for event in events:
             if event.type == CLEARED:
                 return
-            if event.type == POPPED:
+            if event.type == POPPED and (seqs := popped_seqs(event)):
+                named |= seqs
+            elif event.type == POPPED:
                 popped += 1
+            elif event.seq in named:
+                continue
             elif popped:
                 popped -= 1
             else:
@@ -358,7 +362,8 @@ def item_of(event: Event) -> Item | None:
 
 
 def _place_of(type: str, item: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    """Where the item has the text that is in the event's data; None if it is kept in both."""
+    """Return where the item has the text that is in the event's data; None if it is kept in
+    both."""
     text = data.get(_member_of(type))
     if not isinstance(text, str) or len(text) < _CHARS_MIN:
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
@@ -49,8 +51,10 @@ def builder() -> Any:
     return graph.add_edge("tools", "model")
 
 
-async def run(lp: limpet.Limpet, app: str) -> limpet.Session[Any]:
-    harness = as_harness(builder(), lp)
+async def run(
+    lp: limpet.Limpet, app: str, graph: Callable[[], Any] = builder
+) -> limpet.Session[Any]:
+    harness = as_harness(graph(), lp)
     await limpet.Worker(lp, harness, app=app, idle_exit=True, signals=False).run()
     return await lp.get(app, "ada", "c1")
 
@@ -82,6 +86,21 @@ async def test_an_interrupt_pauses_the_turn_and_no_node_is_repeated(
     said = await session.messages()
     assert [message.role for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[-1].text == "done: receipt"
+
+
+async def test_a_compiled_graph_is_run_on_the_thread_of_the_session(
+    lp: limpet.Limpet, app: str, session: limpet.Session[Any]
+) -> None:
+    """As agents that are made in one line come; a checkpointer of its own is not used."""
+
+    def compiled() -> Any:
+        return builder().compile(checkpointer=InMemorySaver())
+
+    session = await run(lp, app, compiled)
+    await session.answer(session.blocked_on[0].id, True)
+    session = await run(lp, app, compiled)
+    assert performed == ["model", "refund", "model"]
+    assert (await session.messages())[-1].text == "done: receipt"
 
 
 async def test_a_second_turn_knows_the_first_and_what_others_said(
