@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -12,12 +14,14 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors
-from limpet.model import Key
+from limpet.model import Head, Key
 from limpet.session.limpet import journal_of
-from limpet.session.move import mover
+from limpet.session.move import mover, nodes
 from limpet.session.move.arrivals import Arrival, Arrivals
 from limpet.session.runs.delegation import head_of
 from limpet.store.memory import MemoryStore
+from limpet.store.sqlite.reading.reader import SQLiteReader
+from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support import postgres
 from tests.support.messages import relayed
@@ -133,25 +137,58 @@ async def test_what_is_prestaged_is_neither_listed_nor_claimed(pair: tuple[Limpe
     assert await a.work.claim("w") == ()
 
 
+async def test_the_pause_of_a_move_reads_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged a moment ago is still known when it takes its key: the pause of a long log is
+    that of a short one, on the way back too."""
+    loads: list[int] = []
+    load_fold, publish = SQLiteReader.load_fold, Arrivals.publish
+
+    def counted(reader: SQLiteReader, sid: int, head: Head) -> Any:
+        loads.append(head.version)
+        return load_fold(reader, sid, head)
+
+    async def publishing(arrivals: Arrivals, ready: Any) -> Any:
+        monkeypatch.setattr(SQLiteReader, "load_fold", counted)
+        decision = await publish(arrivals, ready)
+        monkeypatch.setattr(SQLiteReader, "load_fold", load_fold)
+        return decision
+
+    monkeypatch.setattr(Arrivals, "publish", publishing)
+    async with (
+        limpet.open(f"sqlite:///{tmp_path}/a.db", node="a") as a,
+        limpet.open(f"sqlite:///{tmp_path}/b.db", node="b") as b,
+    ):
+        s = await _new(a)
+        await s.append_many([limpet.Draft(type="note.made", data={"n": n}) for n in range(500)])
+        for source, target in ((a, b), (b, a), (a, b)):
+            await source.prestage(KEY, target)
+            assert (await source.move(KEY, target)).success
+        assert [version for version in loads if version > 100] == []
+        assert (await b.get(KEY)).values["n"] == 1
+        assert (await b.maintenance.verify()).findings == ()
+
+
 async def test_a_client_follows_where_a_session_went(tmp_path: Path) -> None:
     """Up to four hops with rising epochs; without follow_moves it is told where."""
     async with AsyncExitStack() as stack:
         places: dict[str, Any] = {}
-        nodes = {}
+        opened: dict[str, Limpet] = {}
         for name in ("n0", "n1", "n2"):
             lp = limpet.open(f"sqlite:///{tmp_path}/{name}.db", node=name, nodes=places)
-            nodes[name] = places[name] = await stack.enter_async_context(lp)
-        await _new(nodes["n0"])
-        assert (await nodes["n0"].move(KEY, nodes["n1"])).success
-        assert (await nodes["n1"].move(KEY, nodes["n2"])).success
-        urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in nodes}
+            opened[name] = places[name] = await stack.enter_async_context(lp)
+        await _new(opened["n0"])
+        assert (await opened["n0"].move(KEY, opened["n1"])).success
+        assert (await opened["n1"].move(KEY, opened["n2"])).success
+        urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in opened}
         following = limpet.open(urls["n0"], node="n0", nodes=urls, follow_moves=True)
         async with following as client:
             s = await client.get(KEY, actor="user:ada")
             await s.append("user.message", {"text": "found"})
-        assert (await nodes["n2"].get(KEY)).events[-1].data["text"] == "found"
+        assert (await opened["n2"].get(KEY)).events[-1].data["text"] == "found"
         with pytest.raises(errors.SessionMoved):
-            await nodes["n0"].get(KEY)
+            await opened["n0"].get(KEY)
 
 
 async def test_a_key_that_exists_at_the_target_is_not_overwritten(
@@ -429,6 +466,39 @@ async def test_a_sweep_finishes_what_a_mover_left_and_removes_what_stays_behind(
         await a.close()
 
 
+async def test_where_a_session_went_is_said_after_its_rows_are_gone(tmp_path: Path) -> None:
+    """Whoever writes, creates, moves, exports or imports it where it was is told where it is, and
+    never to use its key again."""
+    clock, older = FakeClock(), tmp_path / "older.limpet"
+    async with (
+        limpet.open("memory://", node="b") as b,
+        Limpet("memory://a", store=MemoryStore(clock.clock()), node="a") as a,
+    ):
+        s = await _new(a)
+        await a.export(KEY, older)
+        assert (await a.move(KEY, b)).success
+        calls: list[Any] = [
+            lambda: s.append("user.message", {"text": "x"}, actor="user:ada"),
+            lambda: s.refresh(),
+            lambda: s.label({"plan": "none"}),
+            lambda: a.get(KEY),
+            lambda: a.get_or_create(KEY.app, KEY.user, KEY.id),
+            lambda: a.export(KEY, tmp_path / "now.limpet"),
+            lambda: a.import_(older),
+            lambda: a.prestage(KEY, b),
+        ]
+        for call in calls:
+            with pytest.raises(errors.SessionMoved):
+                await call()
+        clock.advance(timedelta(days=1, seconds=1))
+        assert (await a.work.sweep()).removed == 1
+        for call in (*calls, lambda: a.create(KEY.app, KEY.user, KEY.id), lambda: a.move(KEY, b)):
+            with pytest.raises(errors.SessionMoved) as moved:
+                await call()
+            assert (moved.value.to, moved.value.epoch) == ("b", 1)
+        assert (await b.get(KEY)).values["n"] == 1
+
+
 async def test_the_target_finishes_an_arrival_whose_mover_and_source_are_gone() -> None:
     """Its whole log is there, inert: not listed, not claimed; a sweep at the target lets it
     arrive."""
@@ -448,6 +518,115 @@ async def test_the_target_finishes_an_arrival_whose_mover_and_source_are_gone() 
         assert [c.severity for c in checks if c.name == "arrivals"] == ["warning"]
         assert (await b.work.sweep()).moves == 1
         assert (await b.get(KEY)).values["n"] == 1
+
+
+async def test_another_store_of_the_same_name_finishes_no_move() -> None:
+    """Names are chosen by people: the session would be active in both stores."""
+    async with (
+        limpet.open("memory://", node="desk") as desk,
+        limpet.open("memory://", node="laptop") as here,
+        limpet.open("memory://", node="laptop") as elsewhere,
+    ):
+        await _new(desk)
+        assert (await desk.move(KEY, elsewhere)).success
+        with pytest.raises(errors.SessionMoved):
+            await desk.move(KEY, here)
+        assert await head_of(journal_of(here), KEY) is None
+        there = await elsewhere.get(KEY, actor="user:ada")
+        await there.append("user.message", {"text": "still here"}, inc={"n": 1})
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+async def test_a_target_that_was_restored_from_before_the_move_gets_the_session_again(
+    tmp_path: Path, scheme: str
+) -> None:
+    """Its backup is older than everything that ever arrived there: what the source still has of the
+    session goes on at the same target, and at no other."""
+    place, backup = tmp_path / "b.db", tmp_path / "b.backup"
+    url = f"{scheme}:///{place}"
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", node="a") as a:
+        await _new(a)
+        async with limpet.open(url, node="b") as b:
+            await b.create("support", "eve", "other", actor="user:eve")
+            await b.maintenance.backup(backup)
+            assert (await a.move(KEY, b)).success
+        await asyncio.to_thread(limpet.restore, backup, url, replace=True)
+        async with limpet.open(url, node="b") as b, limpet.open("memory://", node="b") as other:
+            assert await b.find(KEY) is None
+            with pytest.raises(errors.SessionMoved):
+                await a.move(KEY, other)
+            assert (await a.move(KEY, b)).success
+            assert (await b.get(KEY)).values["n"] == 1
+            assert (await b.maintenance.verify()).findings == ()
+
+
+async def test_a_copy_of_the_targets_file_is_not_the_target(tmp_path: Path) -> None:
+    """It has the same identity: its name, and what was staged, tell that it is another place."""
+    async with limpet.open(f"sqlite:///{tmp_path}/b.db") as b:
+        await b.create("support", "eve", "other", actor="user:eve")
+    shutil.copy(tmp_path / "b.db", tmp_path / "copy.db")
+    async with (
+        limpet.open(f"sqlite:///{tmp_path}/a.db") as a,
+        limpet.open(f"sqlite:///{tmp_path}/b.db") as b,
+        limpet.open(f"sqlite:///{tmp_path}/copy.db") as copy,
+    ):
+        assert await journal_of(b).store.identity() == await journal_of(copy).store.identity()
+        s = await _new(a)
+        assert (await a.move(KEY, b)).success
+        with pytest.raises(errors.SessionMoved):
+            await a.move(KEY, copy)
+        assert await copy.find(KEY) is None
+        assert (await b.get(KEY)).head.uid == s.head.uid
+
+
+async def test_sessions_move_between_two_copies_of_one_file(tmp_path: Path) -> None:
+    """Nodes that began as copies of one template: each session has one owner, and what it leaves
+    behind is removed a day later."""
+    clock = FakeClock()
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db") as a:
+        await a.documents("rules").put("tone", "kind", actor="user:ops")
+    shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
+    one = await SQLiteStore.open(tmp_path / "a.db", clock=clock.clock())
+    async with (
+        Limpet("a", store=one, node="a") as a,
+        limpet.open(f"sqlite:///{tmp_path}/b.db", node="b") as b,
+    ):
+        await _new(a)
+        assert (await a.move(KEY, b)).success
+        with pytest.raises(errors.SessionMoved):
+            await a.get(KEY)
+        clock.advance(timedelta(days=1, seconds=1))
+        assert (await a.work.sweep()).removed == 1
+        assert (await b.move(KEY, a)).success
+        assert (await a.get(KEY)).values["n"] == 1
+        with pytest.raises(errors.SessionMoved):
+            await b.get(KEY)
+
+
+async def test_a_target_lets_arrive_what_was_sent_to_it_under_another_name() -> None:
+    """A mover may know a store by another name than its own processes: its sweep keeps what
+    arrives, and finishes it under that name."""
+    clock = FakeClock()
+    async with (
+        limpet.open("memory://", node="a") as a,
+        Limpet("memory://b", store=MemoryStore(clock.clock()), node="b") as b,
+    ):
+        await _new(a)
+        arrivals = Arrivals(b._services, "desk:8420")
+        head = await head_of(journal_of(a), KEY)
+        assert head is not None
+        begun, member = mover.Mover(a._services, "a", arrivals), mover._Member(head, 1)
+        await arrivals.begin(member.arrival("a"))
+        await begun._depart([member], [None])
+        await arrivals._take_keys(await begun._transfer([member]))
+        clock.advance(timedelta(days=2))
+        assert not await mover.remove_departed(b._services, KEY), "it is not what was left here"
+        swept = await b.work.sweep()
+        assert (swept.moves, swept.removed) == (1, 0)
+        s = await b.get(KEY)
+        assert s.values["n"] == 1
+        assert (await s.read())[-1].data["node"] == "desk:8420"
+        assert (await a.move(KEY, b)).success, "the source learns it, by whichever name"
 
 
 async def test_a_target_out_of_reach_leaves_the_session_undecided() -> None:
@@ -480,6 +659,7 @@ async def test_a_target_out_of_reach_leaves_the_session_undecided() -> None:
         assert (moved.success, moved.reason) == (False, "unknown")
         with pytest.raises(errors.SessionMoved):
             await s.append("user.message", {"text": "x"}, actor="user:ada")
+        assert (await a.move(KEY, b)).reason == "unknown"
         store.down = False
         store.commit = lambda commits: MemoryStore.commit(store, commits)  # type: ignore[method-assign]
         assert (await a.move(KEY, b)).success
@@ -540,16 +720,24 @@ async def test_measurements_are_handed_out() -> None:
     )
 
 
-async def test_nodes_have_names_and_never_urls() -> None:
+async def test_nodes_have_names_and_never_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A URL, a blank or a long text is refused; a store without a name has one that follows."""
     for node in ("", "postgresql://x", "n" * 65):
         with pytest.raises(errors.InvalidInput):
             limpet.open("memory://", node=node)
+    for places in ({"b": 5}, {"b": limpet.open_sync("memory://")}, {"": "memory://"}, ["b"]):
+        with pytest.raises(errors.InvalidInput):
+            limpet.open("memory://", nodes=places)  # type: ignore[arg-type]
     async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="a") as b:
         await _new(a)
         for target in (a, b, None, "b"):
             with pytest.raises(errors.InvalidInput):
                 await a.move(KEY, target)  # type: ignore[arg-type]
+    names = {limpet.Limpet(f"{url}:///home/ada/limpet.db").node for url in ("sqlite", "files")}
+    monkeypatch.setattr(nodes, "gethostname", lambda: "another-machine")
+    names |= {limpet.Limpet(f"{url}:///home/ada/limpet.db").node for url in ("sqlite", "files")}
+    assert len(names) == 2, "of each machine, by its path"
+    assert not [name for name in names if "/" in name or "another" in name]
     secret = limpet.Limpet("postgresql://ada:secret@db/support")
     assert (secret.node, "secret" in secret.node) == ("db:/support", False)
 

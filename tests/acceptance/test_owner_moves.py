@@ -20,7 +20,8 @@ from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
 from limpet.session.move.adopter import piece
-from limpet.session.move.arrivals import MOVER, Arrival, Arrivals
+from limpet.session.move.arrivals import Arrival, Arrivals
+from limpet.session.move.routes import MOVER
 from limpet.store.protocol import Exchange, Query, Standing
 
 KEY = Key("support", "ada", "c1")
@@ -70,6 +71,20 @@ async def test_an_owner_moves_a_session_between_two_servers_and_back() -> None:
         assert (await second.maintenance.verify()).findings == ()
         moves = [r for r in (await second.audit()).items if r.action == "move" and r.allowed]
         assert {record.principal for record in moves} == {"user:ada"}
+
+
+async def test_a_key_that_is_used_again_is_not_said_to_have_moved() -> None:
+    """An object of the session that was deleted is told so, also by a server whose node is named:
+    the session that has the key now is at home there."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(limpet.open("memory://", node="desk"))
+        lp = await _entered(stack, server, "laptop", **OWNER)
+        older = await _new(lp)
+        await lp.delete(KEY)
+        await lp.create(KEY.app, KEY.user, KEY.id, reuse_deleted=True)
+        for call in (older.refresh, lambda: older.append("user.message", {"text": "x"})):
+            with pytest.raises(errors.SessionDeleted):
+                await call()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +197,10 @@ async def test_a_session_that_left_comes_back_with_the_log_that_left() -> None:
         before = await journal_of(second).store.load(KEY, tail=0)
         async with limpet.open("memory://", node="laptop") as forger:
             first = prepare(created(KEY), id=made.head.uid, actor="user:ada")
-            past = (departed("eu-3", 1, source="laptop"), returned("laptop", 1, "forged"))
+            past = (
+                departed("eu-3", "of-eu-3", 1, source="laptop"),
+                returned("laptop", 1, "forged"),
+            )
             then = [journal_of(forger).prepare(fact, "system:move") for fact in past]
             await journal_of(forger).store.commit((Commit(KEY, (first, *then), 0),))
             s = await forger.get(KEY, actor="user:ada")
@@ -257,9 +275,14 @@ async def _forged_records(forger: Limpet, uid: str, epoch: int) -> Any:
     journal = journal_of(forger)
     drafts = [prepare(created(KEY), id=uid, actor="user:ada")]
     for before in range(1, epoch):
-        past = (departed("eu-3", before, source="laptop"), returned("laptop", before, "forged"))
+        past = (
+            departed("eu-3", "of-eu-3", before, source="laptop"),
+            returned("laptop", before, "forged"),
+        )
         drafts += [journal.prepare(fact, "system:move") for fact in past]
-    drafts.append(journal.prepare(departed("eu-2", epoch, source="laptop"), "system:move"))
+    drafts.append(
+        journal.prepare(departed("eu-2", "of-eu-2", epoch, source="laptop"), "system:move")
+    )
     for n, draft in enumerate(drafts):
         await journal.store.commit((Commit(KEY, (draft,), n),))
     return await journal.store.records(KEY, after=0, limit=99)  # type: ignore[attr-defined]

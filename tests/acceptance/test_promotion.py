@@ -63,7 +63,7 @@ async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:
         assert info.value.unmet == (f"the outcome {found}, and pass is needed",)
     assert await lp.memory_of("support") == ""
     await s.outcome.evaluate(lambda outcome, evidence: True)
-    assert await s.outcome.unmet(limpet.Gates(verdict="pass")) == ()
+    assert await s.outcome.unmet(limpet.Gates(verdict="pass")) == await s.outcome.unmet() == ()
     await lp.promote("support", lesson, session=s.key, actor=ADA)
     assert LESSON in await lp.memory_of("support")
     (event,) = await s.read(types=["audit.*"])

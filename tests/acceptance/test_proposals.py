@@ -171,7 +171,7 @@ async def test_one_call_removes_what_a_session_contributed(lp: limpet.Limpet) ->
     assert {each.status for each in await lp.proposals(session=s.key)} == {"withdrawn"}
     with pytest.raises(errors.ProposalDecided):
         await lp.decide(waiting, accept=True, reason="late")
-    assert await lp.withdraw(s.key) == 0
+    assert await lp.withdraw(s.key.app, s.key.user, s.key.id) == 0
 
 
 @pytest.mark.parametrize("how", ["session", "user"])

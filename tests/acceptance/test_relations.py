@@ -96,6 +96,7 @@ async def test_the_graph_has_every_kind_of_edge(lp: limpet.Limpet) -> None:
     (child,) = await (await a.refresh()).runs.children()
     for root in (a.key, c.key, child):
         graph = await lp.graph(root)
+        assert graph == await lp.graph(root.app, root.user, root.id)
         assert {node.key for node in graph.nodes} == {a.key, b.key, c.key, fork.key, child}
         assert {(e.source.id, e.target.id, e.kind) for e in graph.edges} == {
             ("a", child.id, "child"),

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections import Counter
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import errors
+from limpet.model.facts.shares import SHARES_MAX
+from limpet.session.limpet import journal_of
+from limpet.store.protocol import Store
 
 ADA = "user:ada"
 Pair = tuple[limpet.Session[Any], limpet.Session[Any]]
@@ -140,6 +146,58 @@ async def test_a_share_expires(lp: limpet.Limpet) -> None:
         await asyncio.sleep(0)
     with pytest.raises(errors.ShareNotFound):
         await b.read_shared(share.id)
+    assert b.shared == {}, "known without reading"
+
+
+async def test_shares_that_expired_take_no_place(lp: limpet.Limpet) -> None:
+    """A session has so many shares at most; those whose time has passed do not count."""
+    a, b = await made(lp)
+    for _ in range(SHARES_MAX):
+        last = await a.share(b, "draft", ttl=timedelta(microseconds=1))
+    assert last.expires_at is not None
+    while lp.now() <= last.expires_at:  # noqa: ASYNC110  # the store's clock
+        await asyncio.sleep(0)
+    share = await a.share(b, "draft")
+    assert list(b.shared) == [share.id]
+    assert list((await b.refresh()).head.facts["shares"]) == [share.id]
+
+
+async def test_a_session_has_so_many_shares_at_most(lp: limpet.Limpet) -> None:
+    """The refusal is recorded nowhere, and taking one back makes a place."""
+    a, b = await made(lp)
+    shares = [await a.share(b, "draft") for _ in range(SHARES_MAX)]
+    before = a.version
+    with pytest.raises(errors.InvalidEvent):
+        await a.share(b, "draft")
+    assert (await a.refresh()).version == before
+    await a.unshare(shares[0].id)
+    await a.share(b, "draft")
+
+
+async def test_unshare_during_reads_ends_them(lp: limpet.Limpet) -> None:
+    """Whoever reads again and again sees values, then that the share has ended; nothing after."""
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    began = asyncio.Event()
+
+    async def read_on() -> list[Any]:
+        seen: list[Any] = []
+        while True:
+            try:
+                seen.append((await b.read_shared(share.id)).values["draft"])
+            except errors.ShareNotFound:
+                return seen
+            began.set()
+            await asyncio.sleep(0)
+
+    readers = [asyncio.create_task(read_on()) for _ in range(3)]
+    await began.wait()
+    await a.append("note.made", actor=ADA, set={"draft": "two"})
+    await a.unshare(share.id)
+    await a.append("note.made", actor=ADA, set={"draft": "not for b"})
+    for seen in await asyncio.gather(*readers):
+        assert seen == sorted(seen)
+        assert "not for b" not in seen
 
 
 async def test_the_target_writes_under_the_version_that_it_read(lp: limpet.Limpet) -> None:
@@ -162,6 +220,110 @@ async def test_the_target_writes_under_the_version_that_it_read(lp: limpet.Limpe
     assert (await a.refresh()).values["draft"] == "four"
     current = await b.read_shared(share.id)
     await b.write_shared(share.id, {"draft": "five"}, expect=current.versions)
+
+
+async def test_a_write_may_depend_on_fields_that_it_does_not_set(lp: limpet.Limpet) -> None:
+    """What `expect` names has to have these versions; what is not shared is no condition."""
+    a, b = await made(lp, draft="one", plan="long", secret=1)
+    share = await a.share(b, "draft", "plan", access="write", sync="live")
+    seen = await b.read_shared(share.id)
+    await a.append("note.made", actor=ADA, set={"plan": "short"})
+    with pytest.raises(errors.SessionConflict):
+        await b.write_shared(share.id, {"draft": "two"}, expect=seen.versions)
+    await b.write_shared(share.id, {"draft": "two"}, expect={"plan": 3})
+    for wrong in ({"secret": 1}, {"darft": 3}):
+        with pytest.raises(errors.CrossSessionAccessDenied):
+            await b.write_shared(share.id, {"draft": "three"}, expect=wrong)
+    with pytest.raises(errors.CrossSessionAccessDenied):
+        await b.write_shared(share.id, {"secret": 2})
+    assert (await a.refresh()).values == {"draft": "two", "plan": "short", "secret": 1}
+
+
+async def test_a_thousand_subscribers_cost_the_writer_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's store is called, and written, as if nobody followed; each subscriber reads for
+    itself, and has the last value."""
+    url = f"sqlite:///{tmp_path}/shares.db?sync=normal&inline=off"
+    many = 1_000
+    async with limpet.open(url) as lp, limpet.open(url) as others:
+        a, b = await made(lp, draft=0)
+        share = await a.share(b, "draft", sync="live")
+        calls = counted(monkeypatch, journal_of(lp).store)
+        await a.append("note.made", actor=ADA, set={"draft": 1})
+        alone = calls.copy()
+        seen: list[int] = []
+        ready = asyncio.Event()
+
+        async def follow() -> None:
+            reader = others.session(b.key)
+            async with aclosing(reader.follow_shared(share.id)) as changes:
+                async for context in changes:
+                    seen.append(context.values["draft"])
+                    if len(seen) == many:
+                        ready.set()
+                    if context.values["draft"] == 3:
+                        return
+
+        following = [asyncio.create_task(follow()) for _ in range(many)]
+        await ready.wait()
+        calls.clear()
+        await a.append("note.made", actor=ADA, set={"draft": 2})
+        assert calls == alone
+        await a.append("note.made", actor=ADA, set={"draft": 3})
+        assert calls == alone + alone
+        await asyncio.gather(*following)
+        assert seen.count(3) == many
+        assert [event.type for event in a.events] == [
+            *("session.created", "session.shared", "note.made", "note.made", "note.made")
+        ]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, store: Any) -> Counter[str]:
+    """Count the calls of a store's methods, by name."""
+    calls: Counter[str] = Counter()
+
+    def wrapped(name: str, method: Any) -> Any:
+        async def call(*args: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return await method(*args, **named)
+
+        return call
+
+    for name in vars(Store):
+        if not name.startswith("_") and inspect.iscoroutinefunction(getattr(Store, name)):
+            monkeypatch.setattr(store, name, wrapped(name, getattr(store, name)))
+    return calls
+
+
+async def test_a_snapshot_is_written_back_unless_its_source_has_changed(lp: limpet.Limpet) -> None:
+    """Against the versions that were copied; what it shows stays what it was."""
+    a, b = await made(lp, draft="one", other=0)
+    await a.append("note.made", actor=ADA, set={"other": 1})
+    share = await a.share(b, "draft", "other", access="write")
+    context = await b.read_shared(share.id)
+    assert (context.sync, context.access) == ("snapshot", "write")
+    assert context.versions == {"draft": 1, "other": 2}, "of each field, not of the session"
+    written = await b.write_shared(share.id, {"draft": "two"}, actor="agent:b")
+    assert (await a.refresh()).values["draft"] == "two"
+    assert (await b.read_shared(share.id)).values["draft"] == "one", "a copy"
+    with pytest.raises(errors.SessionConflict):
+        await b.write_shared(share.id, {"draft": "three"})
+    await b.write_shared(share.id, {"draft": "three"}, expect=written)
+    assert (await a.refresh()).values == {"draft": "three", "other": 1}
+
+
+async def test_a_write_through_a_share_says_who_wrote_and_who_let_it(lp: limpet.Limpet) -> None:
+    """The source's log has both: who shared, and who wrote; the target's has who wrote."""
+    a, b = await made(lp)
+    share = await a.share(b, "draft", access="write", sync="live", actor="user:grace")
+    await b.read_shared(share.id)
+    await b.write_shared(share.id, {"draft": "two"}, actor="agent:b")
+    events = {event.type: event for event in await a.read()}
+    assert events["session.shared"].actor == "user:grace"
+    written = events["session.share_written"]
+    assert (written.actor, written.data["share"]) == ("agent:b", share.id)
+    assert (await b.read())[-1].actor == "agent:b"
 
 
 async def test_a_write_after_unshare_changes_nothing_anywhere(lp: limpet.Limpet) -> None:
@@ -238,7 +400,6 @@ async def test_bad_arguments(lp: limpet.Limpet) -> None:
         lambda: a.share(b, "draft", "draft"),
         lambda: a.share(b, "draft", access="all"),  # type: ignore[arg-type]
         lambda: a.share(b, "draft", sync="push"),  # type: ignore[arg-type]
-        lambda: a.share(b, "draft", access="write"),
         lambda: a.share(b, "draft", ttl=timedelta()),
         lambda: a.share(a, "draft"),
         lambda: a.share(b.key, "draft"),  # type: ignore[arg-type]

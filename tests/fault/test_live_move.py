@@ -24,6 +24,7 @@ from tests.support.processes import Child
 from tests.support.seeds import seed
 
 POINTS = 24  # a move of this session makes fewer writes
+ROUNDS = 10  # of the 300 moves of all three kinds of victims
 
 
 async def _fill(path: Path) -> None:
@@ -144,7 +145,7 @@ async def test_moves_under_load_with_a_worker_lose_nothing(tmp_path: Path) -> No
         talking = asyncio.create_task(talk())
         source, target = (a, one), (b, two)
         try:
-            for _ in range(tries(2, 300)):
+            for _ in range(tries(2, 30)):
                 point = dice.randrange(POINTS)
                 with Child("tests.support.live_mover", source[1], target[1], point) as child:
                     await asyncio.to_thread(child.line)
@@ -171,13 +172,15 @@ async def test_moves_under_load_with_a_worker_lose_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.deeper
-async def test_nodes_and_movers_die_and_stand_still_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("round", tries([0], list(range(ROUNDS))))
+async def test_nodes_and_movers_die_and_stand_still_under_load(tmp_path: Path, round: int) -> None:
     """Each node is a process with a worker and a writer. One of source, target and mover is killed
     or stopped at a random point of each of 300 moves, of three in the suite: every message that was
-    accepted is answered exactly once, and one store owns the session."""
+    accepted is answered exactly once, and one store owns the session. Each round has a session of
+    its own: a log grows as long as it is written, and every move reads it."""
     one, two = _urls(tmp_path)
     await _fill(one)
-    dice = random.Random(seed("nodes under load"))
+    dice = random.Random(f"{seed('nodes under load')}/{round}")
     places = {"a": one, "b": two}
     with ExitStack() as stack:
         nodes = {name: _node(stack, path) for name, path in places.items()}
@@ -187,7 +190,7 @@ async def test_nodes_and_movers_die_and_stand_still_under_load(tmp_path: Path) -
             limpet.open(f"sqlite:///{two}?sync=normal", node="b") as b,
         ):
             stores = {"a": a, "b": b}
-            for number in range(tries(3, 300)):
+            for number in range(tries(3, 300 // ROUNDS)):
                 victim = (source, target, "mover")[number % 3]
                 killed = number % 2 == 0 if number < 6 else dice.random() < 0.5
                 point = dice.randrange(POINTS)

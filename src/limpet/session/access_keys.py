@@ -28,7 +28,6 @@ _ID_BYTES: Final = 8
 _SECRET_BYTES: Final = 32
 _TOKEN_CHARS_MAX: Final = 256
 _HERE: Final = "this server"
-_PAGE: Final = 200
 
 
 class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +44,7 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> Principal:
-        """Who enters with it: `user:U`, or `key:ID` without a user."""
+        """The principal who enters with it: `user:U`, or `key:ID` without a user."""
         id = f"key:{self.id}" if self.user is None else f"user:{self.user}"
         return Principal(id, role=self.role, app=self.app, user=self.user)
 
@@ -80,8 +79,8 @@ class AccessKeys:
         """Make a key; and its text, which is stored nowhere. Raises InvalidInput."""
         if user is not None and app is None:
             raise InvalidInput("a user belongs to an app. Pass --app too.")
-        if role in ("owner", "viewer") and user is None:
-            raise InvalidInput(f"a key of role {role} is for one user. Pass --user too.")
+        if role == "owner" and user is None:
+            raise InvalidInput("a key of role owner is for one user. Pass --user too.")
         now_us, until_us = self._journal.now_us(), None
         if expires is not None:
             until_us = now_us + expires // timedelta(microseconds=1)
@@ -103,16 +102,9 @@ class AccessKeys:
 
     async def list(self) -> list[AccessKey]:
         """Every key, revoked ones too."""
-        keys: list[AccessKey] = []
-        cursor = None
-        while True:
-            page = await self._documents.list(limit=_PAGE, cursor=cursor)
-            for document in page.items:
-                key = self._documents.decoded(document, AccessKey)
-                keys += [] if key is None else [key]
-            cursor = page.cursor
-            if cursor is None:
-                return keys
+        decode = self._documents.decoded
+        keys = [decode(each, AccessKey) async for each in self._documents.each()]
+        return [key for key in keys if key is not None]
 
     async def revoke(self, id: str) -> AccessKey:
         """Take a key back, for good. Repeating it is harmless. Raises DocumentNotFound."""

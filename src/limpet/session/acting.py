@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Key, Prepared
+from limpet.model.facts.schema import MIGRATED
 from limpet.security.access import Principal, Resource
 from limpet.security.guard import Guard
 from limpet.security.guarded_store import GuardedStore, guarded
-from limpet.session.append_queue import Queue, Writes
+from limpet.session.append_queue import Appender, Queue
 from limpet.session.follow import Bell, Hub
 from limpet.session.journal import Journal, check_size
 from limpet.session.services import Services
+from limpet.store.pages import wanted
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
 
@@ -44,13 +46,18 @@ def acting(services: Services, guard: Guard) -> Services:
     return structs.replace(whole, journal=journal, documents=documents, guard=guard, whole=whole)
 
 
-def acting_as(services: Services, principal: Principal, address: str | None = None) -> Services:
+def acting_as(
+    services: Services,
+    principal: Principal,
+    address: str | None = None,
+    session: Key | None = None,
+) -> Services:
     """The services for a principal; of an acting one, only for one that may do no more. Raises
     AccessDenied."""
     guard = services.guard
     if guard is not None:
-        return acting(services, guard.narrowed(principal, address))
-    return acting(services, Guard(principal, services.access, address=address))
+        return acting(services, guard.narrowed(principal, address, session))
+    return acting(services, Guard(principal, services.access, address=address, session=session))
 
 
 async def for_session(services: Services, key: Key, guard: Guard) -> Services:
@@ -101,7 +108,8 @@ class ActingJournal(Journal):
         return str(self.guard.actor(actor))
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
-        """As Journal.prepare: the principal acts where nobody is named, or the system is."""
+        """Prepare as Journal.prepare does: the principal acts where nobody is named, or the
+        system is."""
         named = getattr(draft, "actor", None)
         if type(named) is DefaultActor:
             draft = structs.replace(draft, actor=self.guard.actor(named))
@@ -128,8 +136,8 @@ class _ActingQueue(Queue):
         super().__init__(journal.commit)
         self._of = journal
 
-    def add(self, key: Key, writes: Writes, draft: Prepared) -> str:
-        id = super().add(key, writes, draft)
+    def add(self, key: Key, appender: Appender, draft: Prepared) -> str:
+        id = super().add(key, appender, draft)
         self._of._whole.queued.add(self)
         return id
 
@@ -148,7 +156,7 @@ class ActingHub(Hub):
         self._whole.touch(key, version)
 
     def publish(self, key: Key, partial: Event, version: int, uid: str | None = None) -> None:
-        """Raises AccessDenied: before anybody has heard of it."""
+        """Publish a partial. Raises AccessDenied before anybody receives it."""
         self._guarded.check_partial(key, partial)
         self._whole.publish(key, partial, version, uid)
 
@@ -161,13 +169,16 @@ class ActingHub(Hub):
         partials: bool = True,
     ) -> AsyncGenerator[Event, None]:
         revision, view = await self._guarded.followed(key)
-        following = self._whole.follow(key, after, types, partials=partials)
+        read = types if types is None else (*types, MIGRATED)
+        following = self._whole.follow(key, after, read, partials=partials)
         try:
             async for event in following:
                 guard = self._guarded.guard
-                if guard.needs_newest_head or revision != guard.rules.revision:
+                outdated = guard.needs_newest_head or revision != guard.rules.revision
+                if outdated or event.type == MIGRATED:  # which may hide other fields from now on
                     revision, view = await self._guarded.followed(key)
-                yield event if view is None else view.event(event)
+                if wanted(event.type, types):
+                    yield event if view is None else view.event(event)
         finally:
             await following.aclose()
 

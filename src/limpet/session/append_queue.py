@@ -43,39 +43,40 @@ COMMIT_EVENTS: Final = 1_000
 COMMIT_BYTES: Final = 1 * 2**20
 COMMIT_SESSIONS: Final = 500
 COMMIT_OBJECTS: Final = 16  # session objects that are shown the same commit
-# These concern the store, not one session: trying each session by itself would not help.
+# These concern the store, not one session: trying each session separately would not help.
 _OF_THE_STORE: Final = (StoreBusy, StoreFull, StoreReadOnly, StoreClosed, StoreForked)
 
 Send: TypeAlias = Callable[[Sequence[Commit]], Awaitable[tuple[Committed, ...]]]
 
 
-class Writes(Protocol):
-    """The object that an event was appended through, as the queue needs it: a Writer."""
+class Appender(Protocol):
+    """The object that an event was appended through: a Writer, which stands above the journal
+    that owns this queue."""
 
     def terms(self) -> object | None:
         """Write conditions; two handles share a commit only if these are equal. None: never."""
         ...
 
     def propose(self, drafts: tuple[Prepared, ...], /) -> Commit | None:
-        """The commit of these drafts; None if it has to be decided on what the session is now."""
+        """Return the commit of these drafts; None if it depends on the newest state."""
         ...
 
     def settle(self, committed: Committed, /) -> bool:
-        """Learn what a commit left; whether it is to be roused."""
+        """Learn the result of a commit; True if its input has to resume the session."""
         ...
 
     async def rouse(self) -> None:
-        """Do what follows from it. Hooks of the app may run here."""
+        """Resume the session. Hooks of the app may run here."""
         ...
 
     def note_refusal(self, error: Exception, /) -> None:
-        """Be told why the commit was refused."""
+        """Learn why the commit was refused."""
         ...
 
     async def append(
         self, drafts: tuple[Prepared, ...], expect: int | None, *, may_repeat: bool = False
     ) -> tuple[Event, ...]:
-        """Record the drafts by themselves."""
+        """Record the drafts in a commit of their own."""
         ...
 
 
@@ -84,13 +85,13 @@ class _Part:
 
     __slots__ = ("doubtful", "drafts", "owners", "size")
 
-    def __init__(self, owner: Writes) -> None:
+    def __init__(self, owner: Appender) -> None:
         self.drafts: list[Prepared] = []
         self.owners = {owner: owner.terms()}
         self.size = 0
         self.doubtful = False  # it was sent, and may have been recorded
 
-    def takes(self, owner: Writes, size: int) -> bool:
+    def takes(self, owner: Appender, size: int) -> bool:
         """True if there is room, and `owner` writes under the same conditions as the others."""
         if len(self.drafts) >= COMMIT_EVENTS or self.size + size > COMMIT_BYTES or self.doubtful:
             return False  # a doubtful one is recorded whole or not at all: what is new comes after
@@ -104,7 +105,7 @@ class _Part:
         return False
 
     def again(self) -> None:
-        """It may have been recorded: have the store look for the ids."""
+        """Have the store look for its ids: it may have been recorded."""
         self.doubtful = True
         self.drafts = [structs.replace(draft, caller_chose_id=True) for draft in self.drafts]
 
@@ -118,12 +119,12 @@ class _Part:
     def refuse(self, error: Exception) -> None:
         self._first.note_refusal(error)
 
-    def settle(self, answer: Committed) -> list[Writes]:
-        """Show it to the objects; those that are to be roused."""
+    def settle(self, answer: Committed) -> list[Appender]:
+        """Show it to the objects; return those that have to resume their session."""
         return [owner for owner in self.owners if owner.settle(answer)]
 
     @property
-    def _first(self) -> Writes:
+    def _first(self) -> Appender:
         return next(iter(self.owners))
 
 
@@ -165,11 +166,11 @@ class Queue:
         self._failed: list[_Waiting] = []  # by a write that came first; the next flush names them
         self.events = self._bytes = 0  # of all three: not recorded, nor named by a flush's error
         self._lock = asyncio.Lock()  # one at a time: the order of a session's events
-        self._roused: list[Writes] = []  # by what was recorded; their turn comes without the lock
+        self._roused: list[Appender] = []  # by what was recorded; their turn comes without the lock
         self._closed = False
 
-    def add(self, key: Key, writes: Writes, draft: Prepared) -> str:
-        """Put an event at the end of its session's line; its id. Raises QueueFull, StoreClosed."""
+    def add(self, key: Key, appender: Appender, draft: Prepared) -> str:
+        """Queue an event of a session and return its id. Raises QueueFull, StoreClosed."""
         size = len(draft.raw)
         if self._closed:
             raise StoreClosed
@@ -181,8 +182,8 @@ class Queue:
         if line is None:
             line = self._lines[key] = _Waiting(key)
         parts = line.parts
-        if not parts or not parts[-1].takes(writes, size):
-            parts.append(_Part(writes))
+        if not parts or not parts[-1].takes(appender, size):
+            parts.append(_Part(appender))
         part = parts[-1]
         part.drafts.append(draft)
         part.size += size
@@ -231,10 +232,10 @@ class Queue:
         await self._rouse()
         self._check(lines)
 
-    def rouses_later(self, writes: Writes) -> bool:
+    def rouses_later(self, appender: Appender) -> bool:
         """True if the commit was made by a flush, which resumes the session when it is over."""
         if self._is_inside():
-            self._roused.append(writes)
+            self._roused.append(appender)
             return True
         return False
 
@@ -341,13 +342,13 @@ class Queue:
             self._roused += part.settle(answer)
 
     def _forget(self, parts: Iterable[_Part]) -> None:
-        """They leave the queue."""
+        """Take them out of the queue's counts."""
         for part in parts:
             self.events -= len(part.drafts)
             self._bytes -= part.size
 
     def _put_back(self, line: _Waiting) -> None:
-        """To the front of its session's line: events may have been queued since."""
+        """Put it back to the front of its session's line: events may have been queued since."""
         line.parts[0].again()
         since = self._lines.get(line.key)
         if since is not None:

@@ -146,7 +146,7 @@ def check_token(token: object) -> str:
 
 
 def check_actor(actor: str | None) -> str | None:
-    """Who is bound to a session, if anybody."""
+    """Return the actor that is bound to a session, if any."""
     if actor is not None and (reason := unfit(actor, ACTOR_CHARS_MAX)):
         raise InvalidInput(f"the actor {reason}. Name who acts, as in actor='agent:main'.")
     return actor
@@ -204,7 +204,7 @@ def check_fact(fact: Any) -> Fact:
 
 
 def check_many(drafts: Iterable[Any]) -> Iterable[Any]:
-    """Check what `append_many` goes through; each draft is looked at by itself."""
+    """Check the arguments of `append_many`; each draft is checked separately."""
     if not isinstance(drafts, Iterable):
         raise InvalidInput(
             f"append_many takes a list of drafts, not {described(drafts)}. Make them with "
@@ -214,7 +214,7 @@ def check_many(drafts: Iterable[Any]) -> Iterable[Any]:
 
 
 def timer_at(at: datetime | timedelta, now_us: int) -> datetime:
-    """When a timer is due: at a time, or so long from now."""
+    """Return when a timer is due: at a time, or so long from now."""
     if not isinstance(at, timedelta):
         return at
     if at < timedelta(0):
@@ -240,7 +240,8 @@ def moment_us(name: str, at: datetime | None) -> int | None:
 
 
 def tail_of(tail: int | None, since: datetime | None) -> int:
-    """How many of the last events to load: as said; else all since a time, as far as they go."""
+    """Return how many of the last events to load: as said; else all since a time, as far as they
+    go."""
     if tail is None:
         return TAIL_LOADED if since is None else PAGE_MAX
     return check_tail(tail)
@@ -289,7 +290,7 @@ def check_limit(limit: object) -> int:
 
 
 def check_tail(tail: object) -> int:
-    """How many of the last events are loaded."""
+    """Check how many of the last events are loaded."""
     if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
         shown = described(tail)
         raise InvalidQuery(
@@ -313,7 +314,7 @@ def check_seq(after: object) -> int:
 
 
 def check_attempt(attempt: object, *, partial: bool = True) -> int:
-    """Which attempt a partial event belongs to, from 1."""
+    """Check the attempt that a partial event belongs to, from 1."""
     if type(attempt) is not int or not 1 <= attempt <= INT_MAX:
         raise InvalidInput(f"attempt must be a number, 1 or more, not {described(attempt)}.")
     if not partial:
@@ -342,7 +343,7 @@ def check_worker(worker: str) -> str:
 
 
 def check_claim(limit: object) -> int:
-    """How many sessions one claim may lease."""
+    """Check how many sessions one claim may lease."""
     if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
         raise InvalidInput(
             f"a claim can be for 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again "
@@ -402,7 +403,7 @@ def typed_of(
 
 
 def check_untyped(*, untyped: bool) -> None:
-    """Beside a State class, which untyped=True would pass by."""
+    """Refuse untyped=True beside a State class, which it would bypass."""
     if untyped:
         raise InvalidInput(
             "untyped=True bypasses the state_type passed with it. Leave out one of the two."

@@ -141,7 +141,7 @@ async def _sliced(raw: bytes) -> AsyncIterator[bytes]:
 
 
 async def _cut(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in chunks of the size that is stored."""
+    """Yield the bytes in chunks of the stored size."""
     held = bytearray()
     async for piece in pieces:
         held += piece
@@ -202,23 +202,29 @@ class SessionBlobs:
         self._writer = writer
 
     async def put(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
-        """Store a large content beside the log: bytes, a binary file, or an iterator of bytes.
+        """Store large content beside the log and return its Ref: bytes, a binary file, or an
+        iterator of bytes.
 
         Durable when it returns, so record its Ref in an event afterwards: `ref.data` is plain JSON,
         and a field of typed state may be a Ref. Streamed in chunks; the same content is stored once
         in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge;
-        SessionEnded, since what has ended could not name it.
+        SessionEnded, since a session that has ended could not name it; SessionNotFound.
         """
         journal, lease = self._writer.journal, self._writer.lease
         return await put_blob(journal, self._writer.known.key, content, media_type, lease)
 
     async def get(self, ref: AnyRef) -> bytes:
-        """Return the content that a Ref (or its data, or its hash) names. Raises BlobNotFound.
+        """Return the content that a Ref (or its data, or its hash) names, all of it in memory.
 
-        All of it is in memory at once: see `stream`. SessionCorrupt if it is not what was put.
+        Use `stream` for large content. Raises BlobNotFound, and SessionCorrupt if it is not what
+        was put.
         """
         return await get_blob(self._writer.journal, self._writer.known.key, ref)
 
     def stream(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
-        """Return the same, chunk by chunk: `async for chunk in s.blobs.stream(ref)`."""
+        """Yield the content that a Ref names, chunk by chunk: `async for chunk in
+        s.blobs.stream(ref)`.
+
+        Raises as `get` does.
+        """
         return stream_blob(self._writer.journal, self._writer.known.key, ref)

@@ -71,7 +71,7 @@ class CachedState:
 
     @property
     def head(self) -> Head:
-        """Raises SessionNotLoaded."""
+        """The newest head. Raises SessionNotLoaded."""
         if self.maybe_head is None:
             raise SessionNotLoaded("the head")
         return self.maybe_head
@@ -88,7 +88,7 @@ class CachedState:
 
     @property
     def uid(self) -> str | None:
-        """Which session it is, whoever has its key by now; None if nothing is known."""
+        """The uid of the session, even if another has its key by now; None if it is unknown."""
         return None if self.maybe_head is None else self.maybe_head.uid
 
     @property
@@ -160,7 +160,7 @@ class CachedState:
         self._unread = any([event.damage for event in loaded.events])
 
     def note_checkpoint(self, last: LastCheckpoint) -> None:
-        """There is this checkpoint; a newer one may be known of."""
+        """Note that there is this checkpoint; a newer one may be known of."""
         if self.checkpoint is None or last > self.checkpoint:
             self.checkpoint = last
 

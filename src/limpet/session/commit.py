@@ -105,10 +105,10 @@ class CommitBuilder:
         timeouts: Timeouts | None = None,
         isolation: Isolation | None = None,
     ) -> Session[Any]:
-        """A new session within this commit. Takes what Limpet.create takes.
+        """Create a session within this commit, and return it. Takes what Limpet.create takes.
 
-        It is there, and can be read, once the block has ended. Until then it can be written to
-        within this block.
+        It can be read once the block has ended. Until then it can be written to within this block.
+        The commit raises SessionExists if the key is taken.
         """
         new = creation(
             self._services,
@@ -142,7 +142,8 @@ class CommitBuilder:
         return new.session
 
     def expect(self, session: Session[Any], version: int) -> None:
-        """Record only if `session` is at this version, else SessionConflict."""
+        """Record only if `session` is at this version; otherwise the commit raises
+        SessionConflict."""
         expected = check_expect(version)
         if expected is None:
             raise InvalidInput("expect takes a version. Pass the one that the session was read at.")
@@ -155,8 +156,8 @@ class CommitBuilder:
     def guard(self, session: Session[Any], name: str, version: int) -> None:
         """Record only if `name` in the state of `session` still has this version.
 
-        The version of a session's own name is the seq that last set it, of an app: or user: name
-        its count; 0 if it is not there.
+        The version of a session's own name is the seq that last set it; an app: or user: name has
+        a counter. 0 means that the name is absent. The commit raises SessionConflict otherwise.
         """
         expected = check_expect(version)
         if not isinstance(name, str) or expected is None or scope_of(name) == "temp":
@@ -165,7 +166,7 @@ class CommitBuilder:
         self._guards.setdefault(session.key, {})[name] = expected
 
     def release(self, lease: Lease) -> None:
-        """End this lease with the commit, or record nothing: SessionFenced if it is not held.
+        """End this lease with the commit; if it is not held, the commit raises SessionFenced.
 
         The commit has to hold an event of the lease's session: the last of the work.
         """
@@ -189,11 +190,12 @@ class CommitBuilder:
         expect: int | None = None,
         input: bool = False,
     ) -> None:
-        """Add an event of `session`. Takes what Session.append takes, except `partial`.
+        """Add an event of `session` to the commit. Takes what Session.append takes, except
+        `partial`.
 
-        Where it changes typed state, that is checked now, on what the session knows (it has to be
-        loaded), and the commit raises SessionConflict if another writer was faster on a field
-        that was looked at.
+        A change of typed state is checked now, against the loaded session. The commit raises
+        SessionConflict if another writer has changed a field that the check read. Raises as
+        Session.append does, now or at the commit.
         """
         draft = Draft(
             type=type,
@@ -221,7 +223,7 @@ class CommitBuilder:
         id: str | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """As Session.apply, on what the session knows of its state, within this commit.
+        """Update typed state as Session.apply does, on what the session knows, within this commit.
 
         It is not tried again: if another writer was faster, the commit raises SessionConflict.
         """
@@ -232,11 +234,12 @@ class CommitBuilder:
         typed.check(known.head)
         if known.head.schema_version is not None:
             typed.prove(known.head, writer_of(session).known.fields)
-        planned = typed.plan(known.fields, update, _acting(session, actor))
+        by = check_actor(session.actor if actor is None else actor)
+        planned = typed.plan(known.fields, update, by)
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
-        draft = traced(drafted(type, data=data, actor=actor, ops=planned.ops, id=id), trace)
+        draft = traced(drafted(type, data, actor, id, planned.ops), trace)
         facts = [] if raising is None else [structs.replace(raising, actor=actor)]
         prepared = [self._journal.prepare(fact, session.actor) for fact in facts]
         prepared.append(self._journal.prepare(draft, session.actor))
@@ -248,7 +251,8 @@ class CommitBuilder:
     def record(self, session: Session[Any], *facts: Fact) -> None:
         """Add facts about `session`, as limpet.facts makes them: labels, timers, inputs processed.
 
-        The answer and "this was answered", all or nothing.
+        An answer and "this was answered" are then recorded together or not at all. The commit
+        raises as Session.record does.
         """
         for fact in facts:
             self._add(session, check_fact(fact))
@@ -263,7 +267,7 @@ class CommitBuilder:
         actor: str | None = None,
         id: str | None = None,
     ) -> None:
-        """Put a document of this collection: as Documents.put, within this commit.
+        """Put a document of this collection as Documents.put does, within this commit.
 
         If it is not at the expected version, the commit raises DocumentConflict.
         """
@@ -369,7 +373,7 @@ class CommitBuilder:
         except SessionDeleted as error:
             for session in self._sessions:
                 if session.key == error.key:
-                    await writer_of(session).refuse_archived()
+                    await writer_of(session).refuse_elsewhere()
             raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}
@@ -430,7 +434,7 @@ def _fence(sessions: Iterable[Session[Any]]) -> int | None:
 
 
 def _uid(sessions: Iterable[Session[Any]]) -> str | None:
-    """Which session is meant by the objects that have loaded it. Two of one key: one is gone."""
+    """Return the uid of the session that these objects have loaded. Two of one key: one is gone."""
     uids = {uid for session in sessions if (uid := writer_of(session).known.uid) is not None}
     leases = [session.lease for session in sessions if session.lease is not None]
     uids |= {lease.uid for lease in leases if lease.uid}
@@ -446,8 +450,3 @@ def _checked(session: Session[Any]) -> Session[Any]:
             f"{described(session)} is not a session. Pass lp.session(key), or what lp.get returned."
         )
     return session
-
-
-def _acting(session: Session[Any], actor: str | None) -> str | None:
-    """Who acts: the one named, or the one bound to the session."""
-    return check_actor(session.actor if actor is None else actor)

@@ -8,6 +8,7 @@ knows whether it may read them as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -73,8 +74,11 @@ def creation(
     timeouts: Timeouts | None = None,
     setup: Mapping[str, Any] = EMPTY,
     isolation: Isolation | None = None,
+    field_policies: Mapping[str, Any] = EMPTY,
 ) -> Creation:
-    """Everything that is checked before a session is created. Raises InvalidInput."""
+    """Check everything that has to hold before a session is created. Raises InvalidInput.
+
+    `field_policies` are those of a state without a class."""
     journal = services.journal
     key = own_key(app, user, journal.new_id() if id is None else id)
     bound = check_actor(actor)
@@ -86,10 +90,10 @@ def creation(
         schema_version=begins.schema_version,
         fields=begins.fields or EMPTY,
         phase=phase,
-        limits=services.lifecycle(key.app).timeouts if timeouts is None else timeouts,
+        limits=_timeouts_of(services, key.app) if timeouts is None else timeouts,
         setup=setup,
         isolation=isolation,
-        field_policies=begins.field_policies,
+        field_policies=begins.field_policies or field_policies,
     )
     by = DefaultActor(f"user:{key.user}") if actor is None else actor
     prepared = journal.prepare(draft, by)
@@ -98,6 +102,28 @@ def creation(
     session: Session[Any] = Session(services, key, actor=bound, typed=begins.typed, untyped=untyped)
     writer_of(session).known.check_temp((prepared,))
     return Creation(session, prepared, begins, reuse_deleted)
+
+
+async def learn_switches(services: Services, app: str) -> None:
+    """Read the switches that a new session of this app may follow, if there are such."""
+    from limpet.session.history.checkpoints import store_checkpoints
+
+    declared = services.lifecycle(app).timeouts if isinstance(app, str) else None
+    if declared is not None and declared.idle is not None:
+        await store_checkpoints(services.journal).switches(app)
+
+
+def _timeouts_of(services: Services, app: str) -> Timeouts | None:
+    """The timeouts of an app's new sessions: those of its lifecycle, the idle timeout as long as it
+    is switched."""
+    from limpet.session.history.checkpoints import store_checkpoints
+
+    declared = services.lifecycle(app).timeouts
+    if declared is None or declared.idle is None:
+        return declared
+    switched = store_checkpoints(services.journal).known_switches(app).idle_seconds
+    idle = min(timedelta(seconds=switched), declared.idle_max or timedelta.max)
+    return declared if idle <= declared.idle else msgspec.structs.replace(declared, idle=idle)
 
 
 def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:

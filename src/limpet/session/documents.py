@@ -128,11 +128,11 @@ class Documents:
         actor: str | None = None,
         id: str | None = None,
     ) -> Document:
-        """Replace the document, or create it. Durable when it returns.
+        """Replace the document, or create it, and return its new version. Durable when it returns.
 
         With `expect=n` it is put only if the document is at version n, with `expect=0` only if it
-        does not exist; otherwise DocumentConflict. A repeated `id` returns the version first put
-        under it. A deleted document can be put again; its version numbers continue.
+        does not exist; otherwise it raises DocumentConflict. A repeated `id` returns the version
+        first put under it. A deleted document can be put again; its version numbers continue.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
         _, (document,) = await commit_puts(self._journal, (), (put,))
@@ -152,7 +152,8 @@ class Documents:
         return self.shown(_document(key, events[0]))
 
     async def find(self, name: str, version: int | None = None) -> Document | None:
-        """Return what `get` returns, or None if there is no such document or version."""
+        """Return what `get` returns, or None if there is no such document or version. Raises
+        InvalidInput."""
         try:
             return await self.get(name, version)
         except DocumentNotFound:
@@ -164,7 +165,7 @@ class Documents:
         """Return a page of documents in the order of their names; `page.cursor` leads to the next.
 
         A page of large documents ends early, at about 4 MiB, and deleted documents are skipped:
-        continue while there is a cursor.
+        continue while there is a cursor. Raises InvalidCursor.
         """
         if not isinstance(prefix, str):
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
@@ -177,8 +178,10 @@ class Documents:
         return DocumentPage(tuple(items), page.cursor, tuple([key.id for key in page.damaged]))
 
     async def each(self, prefix: str = "") -> AsyncGenerator[Document, None]:
-        """Yield every document that `list` would return: `async for document in
-        documents.each()`."""
+        """Yield every document that `list` would return: `async for document in documents.each()`.
+
+        Raises as `list` does.
+        """
         async for page in each_page(lambda at: self.list(prefix, limit=PAGE_MAX, cursor=at)):
             for document in page.items:
                 yield document
@@ -217,7 +220,8 @@ class Documents:
     async def recorded(
         self, name: str, *, limit: int = 100, before: int | None = None
     ) -> tuple[Event, ...]:
-        """Return the events behind `history`; empty if the document does not exist."""
+        """Return the events behind `history`; empty if the document does not exist. Raises
+        InvalidInput."""
         key, at = self.key(name), check_before(before)
         if at == 1:
             return ()
@@ -226,10 +230,11 @@ class Documents:
     async def delete(
         self, name: str, *, expect: int | None = None, actor: str | None = None
     ) -> bool:
-        """Delete the document. Its history stays, and it can be put again. False if there is none.
+        """Delete the document. Return False if there is none. Its history stays, and it can be put
+        again.
 
-        With `expect=n` only if it is at version n, else DocumentConflict. `purge` removes the
-        history too.
+        With `expect=n` only if it is at version n, else it raises DocumentConflict. `purge` removes
+        the history too.
         """
         key, wanted = self.key(name), check_expect(expect)
         acting = (self.actor if actor is None else check_actor(actor)) or _NOBODY
@@ -251,7 +256,7 @@ class Documents:
     async def purge(self, name: str) -> bool:
         """Remove the document with its history. Return False if it does not exist.
 
-        A later put starts again at version 1.
+        A later put starts again at version 1. Raises InvalidInput for a malformed name.
         """
         key = self.key(name)
         removed = await self._journal.store.delete(key)
@@ -259,7 +264,8 @@ class Documents:
         return removed
 
     def key(self, name: str) -> Key:
-        """Return the key under which a document is stored, for lp.maintenance.verify."""
+        """Return the key under which a document is stored, for lp.maintenance.verify. Raises
+        InvalidInput."""
         return Key(self._mark + self.collection, self._user, name)
 
     def check(self, value: Any) -> None:
@@ -271,7 +277,7 @@ class Documents:
         return document
 
     def _readable(self, entry: FeedEntry) -> tuple[Document, ...]:
-        """The document of an entry; none, and a warning, if its event is damaged."""
+        """Return the document of an entry; empty, with a warning, if its event is damaged."""
         try:
             return (self.shown(_document(entry.key, entry.event)),)
         except SessionCorrupt:
@@ -350,8 +356,8 @@ class Put:
         self.prepare()
 
     def renumber(self) -> None:
-        """Make its event again if another checkpoint is the newest now: whoever shares the interval
-        may have looked meanwhile."""
+        """Make its event again if another checkpoint is the newest now: the interval is shared,
+        and another of its users may have looked."""
         if self.interval is not None and self.interval.number != self._number:
             self.prepare()
 
@@ -371,7 +377,8 @@ class Put:
         return self._number
 
     def commit(self) -> Commit:
-        """As a replacement, or as a creation, which also takes the name of a purged document."""
+        """Return the commit of a replacement, or of a creation, which also takes the name of a
+        purged document."""
         if self.creates:
             return Commit(self.key, (self._create,), 0, reuse=True)
         return Commit(self.key, (self._replace,), self._over)
@@ -483,7 +490,7 @@ def _document(key: Key, event: Event) -> Document:
 
 
 def _listed(head: Head, state: Mapping[str, Any]) -> Document:
-    """From the head and the state: its log ends with a put."""
+    """Return the document from the head and the state: its log ends with a put."""
     return Document(head.key.id, state[VALUE], head.version, to_time(head.updated_us), state[ACTOR])
 
 

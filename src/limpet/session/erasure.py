@@ -10,7 +10,6 @@ from msgspec import structs
 
 from limpet.errors import SealUnavailable, SessionError
 from limpet.model import Head, Key
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
@@ -34,7 +33,7 @@ async def delete_session(services: Services, key: Key) -> bool:
         return deleted
     head = await head_of(journal, key)
     if head is not None:  # what it left here says where it is
-        check_here(key, head.facts)
+        head.check_here()
     await notify_parent(journal, key)
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)

@@ -53,7 +53,7 @@ class Bell(asyncio.Event):
     version = 0
 
     def ring(self, version: int) -> None:
-        """It has reached this version; 0: nobody knows which."""
+        """Announce that the session has reached this version; 0: nobody knows which."""
         self.version = version and max(self.version, version)
         self.set()
 
@@ -67,7 +67,7 @@ class Bell(asyncio.Event):
 
 
 class Hub:
-    """Who follows what, in one Limpet."""
+    """The followers of one Limpet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class Hub:
 
     @property
     def followers(self) -> int:
-        """How many follow a session or watch several, here."""
+        """The number of those who follow a session or watch several, here."""
         return sum([len(topic.followers) for topic in self._topics.values()]) + len(self._watchers)
 
     # --- what happens here -----------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Hub:
         return task.result()
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
-        """Hold on to a task until it ends; its follower may be gone by then."""
+        """Keep a reference to a task until it ends: its follower may be gone by then."""
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -343,7 +343,7 @@ class Hub:
             events = await self._store.read(
                 key, after=last.seq - 1, limit=1, reverse=False, types=None
             )
-        # What was removed or cannot be read says nothing.
+        # An event that was removed or cannot be read proves nothing.
         whole = bool(events) and not events[0].removed and events[0].damage is None
         if not events or (whole and events[0].link != last.link):
             raise SessionDeleted(key)
@@ -376,7 +376,7 @@ class Hub:
             self._reader.start()
 
     def _rest(self) -> None:
-        """Nobody looks any more: no need to ask the store."""
+        """Stop asking the store when nobody follows any more."""
         if not self._topics and not self._watchers and not self._bells:
             self._reader.stop()
 

@@ -115,7 +115,7 @@ class Journal:
 
     @property
     def audit(self) -> Audit:
-        """Where decisions about access are recorded. Raises StoreClosed, StoreForked."""
+        """The log in which decisions about access are recorded. Raises StoreClosed, StoreForked."""
         if self._audit is None:
             from limpet.security.audit import Audit
 

@@ -88,7 +88,7 @@ def _cut(value: Any, room: list[int]) -> Any:
 
 
 def head_form(head: Head) -> dict[str, Any]:
-    """Where a session stands."""
+    """Return the form of a head."""
     timers = {name: {"at": time_form(t.at_us), "kind": t.kind} for name, t in head.timers.items()}
     return {
         "session": key_form(head.key),
@@ -163,7 +163,10 @@ def lineage_form(family: Lineage) -> dict[str, Any]:
 def graph_form(graph: SessionGraph) -> dict[str, Any]:
     """Connected sessions, and their edges."""
     return {
-        "nodes": [{"session": key_form(n.key), "phase": n.phase} for n in graph.nodes],
+        "nodes": [
+            {"session": key_form(n.key), "phase": n.phase, "forked_at": n.forked_at}
+            for n in graph.nodes
+        ],
         "edges": [
             {"source": key_form(e.source), "target": key_form(e.target), "kind": e.kind}
             for e in graph.edges

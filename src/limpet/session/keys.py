@@ -30,8 +30,9 @@ class StoreKeys:
     async def rotate(self, progress: Progress | None = None) -> int:
         """Wrap every data key with the newest master; return how many were wrapped again.
 
-        Bodies are not touched. Interrupted, it goes on when called again; until it has returned,
-        keep the old master beside the new one. `progress(done, total)` counts keys.
+        Bodies are not touched. After an interruption, call it again; until it has returned,
+        keep the old master beside the new one. `progress(done, total)` counts keys. Raises
+        KeysMissing.
         """
         done = check_progress(progress)
         return await (await self._approved("rotate")).seal.rotate(done)
@@ -39,24 +40,27 @@ class StoreKeys:
     async def renew(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> int:
-        """Give a session another data key, with which everything is sealed from now on; return its
-        number.
+        """Give a session a new data key, which seals everything from now on; return its number.
 
         What was sealed before stays readable with the keys before it, and erasing the session
         destroys all of them. Another process that has the session in use goes on with the key that
-        it has until it reads something that was sealed with the new one.
+        it has until it reads something that was sealed with the new one. Raises KeysMissing,
+        SessionNotFound.
         """
         of = key_of(key, user, id)
         return await (await self._approved("renew", of)).renew(of)
 
     async def status(self) -> KeysStatus:
-        """The ring, its masters and how many keys each of them wraps."""
+        """Return the ring, its masters and how many keys each of them wraps. Raises KeysMissing."""
         await self._services.approved_app("keys", None)
         return await provenance_of(self._journal, "status").seal.status()
 
     async def anchor(self) -> int:
-        """Accept every session as it stands now, for example after a backup was restored on
-        purpose; return how many were anchored."""
+        """Accept every session as it is now, for example after a backup was restored on purpose;
+        return how many.
+
+        Raises KeysMissing.
+        """
         if self._services.guard is not None:
             return await (await self._approved("anchor")).anchor_all()
         done = await provenance_of(self._journal, "anchor").anchor_all()
@@ -64,8 +68,11 @@ class StoreKeys:
         return done
 
     async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
-        """Compare a receipt of this store with its log: findings if the session was removed, rolled
-        back or changed since, even if the key ring was too. Raises ReceiptInvalid."""
+        """Compare a receipt of this store with its log and return the findings.
+
+        There are some if the session was removed, rolled back or changed since, even if the key
+        ring was too. Raises ReceiptInvalid.
+        """
         from limpet.security.receipts import check_receipt
 
         await self._services.approved_app("keys", None)
@@ -91,7 +98,7 @@ class StoreKeys:
 
     @property
     def public_key(self) -> str:
-        """The key that checks this store's receipts, as PEM."""
+        """The public key that checks this store's receipts, as PEM. Raises KeysMissing."""
         return provenance_of(self._journal, "public_key").seal.public_key
 
 

@@ -83,7 +83,7 @@ from limpet.session.arguments import (
     typed_of,
 )
 from limpet.session.commit import CommitBuilder
-from limpet.session.creation import Begin, creation, is_plain, set_up
+from limpet.session.creation import Begin, creation, is_plain, learn_switches, set_up
 from limpet.session.documents import Document, Documents
 from limpet.session.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
@@ -135,8 +135,9 @@ if TYPE_CHECKING:
     from limpet.session.life.resumption import Resumption, Retrieve
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
-    from limpet.session.move.arrivals import Arrivals, Home
+    from limpet.session.move.arrivals import Arrivals
     from limpet.session.move.mover import DrainReport, Moved, Prestaged
+    from limpet.session.move.routes import Home
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.relations import SessionGraph
@@ -167,9 +168,13 @@ class RunTurn(Protocol):
 
 
 class Limpet:
-    """An open store. Open one with `async with limpet.open(url) as lp`."""
+    """An open store. Open one with `async with limpet.open(url) as lp`.
 
-    # How `wake` runs a turn. The runtime stands above this room: the package binds it, once.
+    Every call that uses the store may raise StoreError (StoreClosed after `close`), and
+    AccessDenied if it acts for a principal. A wrong argument raises InvalidInput.
+    """
+
+    # `wake` runs a turn with it. The runtime stands above this room: the package binds it, once.
     _run_turn: ClassVar[RunTurn]
 
     def __init__(
@@ -209,6 +214,11 @@ class Limpet:
             raise InvalidInput("a key ring is opened with keys. Pass keys= beside keyring=.")
         check_flag("follow_moves", follow_moves)
         self._node, self._nodes = check_nodes(node, nodes)
+        for name, place in self._nodes.items():
+            if not isinstance(place, (str, Limpet)):
+                raise InvalidInput(
+                    f"node {name!r} is a URL or limpet.open(url, …), not {described(place)}."
+                )
         self._follow_moves = follow_moves
         self.url = url
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
@@ -220,7 +230,7 @@ class Limpet:
         self._opened: Services | None = None
 
     def __repr__(self) -> str:
-        """With its URL, unless a password may be in it."""
+        """Show its URL, unless a password may be in it."""
         from urllib.parse import unquote
 
         url = str(self.url)
@@ -332,13 +342,16 @@ class Limpet:
         elif self._ready is not None:
             await self._ready.close()
 
-    def acting_as(self, principal: Principal, *, address: str | None = None) -> Limpet:
+    def acting_as(
+        self, principal: Principal, *, address: str | None = None, session: AnyKey | None = None
+    ) -> Limpet:
         """Return the same verbs for a principal: every read and write is checked.
 
         Its writes have `principal.id` as their actor; another actor is refused. Lists, feeds and
         claims show only what the principal may see. It shares everything with this Limpet, and
         closing it has no effect. A principal can only be narrowed: one that may do more raises
-        AccessDenied. `address` is where the requests come from, for policies and the audit.
+        AccessDenied. `address` is where the requests come from, for policies and the audit. With
+        `session` every other session is refused, as a token is for one: pass `claims.key`.
         """
         from limpet.security.access import Principal
         from limpet.security.tokens import check_address
@@ -349,18 +362,22 @@ class Limpet:
                 f"acting_as takes a limpet.Principal, not {described(principal)}. Make one: "
                 "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
             )
-        return self._with(acting_as(self._services, principal, check_address(address)))
+        only = None if session is None else key_of(session)
+        return self._with(acting_as(self._services, principal, check_address(address), only))
 
     @property
     def node(self) -> str:
         """The name of this store among the nodes that sessions move between."""
         return self._node or unnamed(str(self.url), id(self))
 
-    def _open_node(self, url: str) -> Limpet:
-        """Another node, entered as this one was."""
-        served = url.startswith(("http://", "https://"))
-        entry = {"token": self._token, "tls": self._tls} if served else {}
-        return Limpet(url, **entry)  # type: ignore[arg-type]  # of a server
+    async def _open_node(self, place: str | Limpet) -> tuple[Limpet, bool]:
+        """Another node, open, and True if that happened here: a URL is entered as this store was,
+        a Limpet that was not opened yet with what it was given."""
+        if isinstance(place, Limpet):
+            return (place, False) if place._opened is not None else (await place, True)
+        served = place.startswith(("http://", "https://"))
+        entry: dict[str, Any] = {"token": self._token, "tls": self._tls} if served else {}
+        return await Limpet(place, **entry), True
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -417,7 +434,7 @@ class Limpet:
 
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
         `owner=(app, user)` they belong to that user and are erased with the user. `actor` is bound
-        to the collection.
+        to the collection. Raises InvalidInput for a malformed name.
         """
         of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
         if collection == "moves":
@@ -487,7 +504,8 @@ class Limpet:
         budget: Budget | float | None = None,
         isolation: Isolation | None = None,
     ) -> Session[Any]:
-        """Create a session. Its first event holds the given state. Raises SessionExists.
+        """Create a session and return it. Its first event holds the given state. Raises
+        SessionExists; SessionMoved if the session of that key is at another node.
 
         The state is a dict, an object of a State class (the session is then typed), or an Envelope.
         The session keeps an envelope's schema version, so a load with a class migrates or refuses
@@ -501,6 +519,8 @@ class Limpet:
         """
         services = self._services
         setup = await set_up(services.journal, agent, environment, budget)
+        if timeouts is None:
+            await learn_switches(services, app)
         new = creation(
             services,
             app,
@@ -520,6 +540,9 @@ class Limpet:
         session = new.session
         try:
             (committed,) = await services.journal.commit((new.commit(),))
+        except SessionDeleted:
+            await writer_of(session).refuse_elsewhere()
+            raise
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise type(error)(error.where, error.reason, "create") from error
         writer_of(session).known.begin(committed, (new.draft,))
@@ -604,13 +627,9 @@ class Limpet:
         typed = typed_of(state_type, migrations, untyped=untyped)
         session: Session[Any] = Session(services, key, actor=actor, typed=typed, untyped=untyped)
         since_us, token = moment_us("since", since), check_token(at_least)
-        try:
-            await writer_of(session).load(
-                tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
-            )
-        except SessionDeleted:
-            await _refuse_moved(services, key)
-            raise
+        await writer_of(session).load(
+            tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
+        )
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -637,7 +656,10 @@ class Limpet:
         untyped: bool = False,
         archived: bool = False,
     ) -> Session[T] | None:
-        """Return what get returns, or None if the session is missing or deleted."""
+        """Return what `get` returns, or None if the session is missing or deleted.
+
+        Raises what else `get` raises: SessionArchived, SessionMoved, MigrationError.
+        """
         try:
             return await self.get(
                 key_of(key, user, id),
@@ -700,7 +722,8 @@ class Limpet:
         """Return the session of this key; create it with the given state if it is missing.
 
         If the state is an object of a State class, the session is typed in both cases. An existing
-        session keeps its own isolation.
+        session keeps its own isolation. Raises SessionDeleted or SessionArchived if the key is
+        taken by a session that is gone; MigrationError.
         """
         lp: Any = self  # the overloads take a class, or none
         get = partial(
@@ -740,7 +763,7 @@ class Limpet:
 
         Takes up to 1,000 keys, in as few round trips as the store allows. Each session is read at
         one instant, but not all at the same one. Typed state can be read but not changed; use get
-        for that.
+        for that. Raises InvalidInput for more than 1,000 keys.
         """
         if isinstance(keys, str) or not isinstance(keys, Iterable):
             raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
@@ -777,7 +800,8 @@ class Limpet:
         """Return a handle, without I/O. Its appends need no load; refresh() reads the session.
 
         With a `lease` of this session, its writes are refused once the lease is no longer held. See
-        get for `untyped`.
+        get for `untyped`. Raises InvalidInput for a malformed key; a missing session is noticed at
+        its first call.
         """
         services = self._services
         key = key_of(key, user, id)
@@ -800,7 +824,7 @@ class Limpet:
         """Return the verbs for one app, without I/O, with its class, migrations and actor bound.
 
         `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
-        See get for `untyped`.
+        See get for `untyped`. Raises InvalidInput for a malformed name.
         """
         self._journal.check_open()
         typed_of(state_type, migrations, untyped=untyped)  # refuses what every verb would refuse
@@ -809,7 +833,14 @@ class Limpet:
 
     # --- finding ---------------------------------------------------------------------------------
 
-    async def graph(self, root: AnyKey, *, limit: int = 1_000) -> SessionGraph:
+    async def graph(
+        self,
+        root: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        limit: int = 1_000,
+    ) -> SessionGraph:
         """Return the sessions connected with `root`, and their edges, nearest first.
 
         Parents and children, forks, merges and relations are followed in both directions, up to
@@ -819,7 +850,7 @@ class Limpet:
 
         if type(limit) is not int or not 1 <= limit <= GRAPH_NODES_MAX:
             raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
-        return await session_graph(self._journal.store, key_of(root), limit)
+        return await session_graph(self._journal.store, key_of(root, user, id), limit)
 
     async def spawn(
         self,
@@ -864,7 +895,8 @@ class Limpet:
         """Return the outputs of all children of a session when the last one has ended.
 
         After `timeout` seconds it returns which children are done and which are pending; with 0 it
-        does not wait. If the process dies nothing is lost: call it again elsewhere.
+        does not wait. If the process dies nothing is lost: call it again elsewhere. Raises
+        SessionNotFound, SessionDeleted.
         """
         from limpet.session.runs.spawn import wait_for_children
 
@@ -904,7 +936,8 @@ class Limpet:
         `deleted=True` lists the heads of deleted sessions by key, with key, uid, version, link,
         times and `deleted_at`. `state=True` also reads states: `page.states[key]` is what `values`
         of a loaded session would show, without temp: names. A session with an unreadable event is
-        in `page.damaged` instead.
+        in `page.damaged` instead. Raises InvalidCursor if the cursor is not from such a list,
+        InvalidQuery if filters and order do not go together.
         """
         check_flag("deleted", deleted)
         check_flag("state", state)
@@ -949,7 +982,7 @@ class Limpet:
         lp.each(app=…)`.
 
         Takes the filters of `list`. Sessions created or changed meanwhile may be missed, or come
-        twice when ordered by their last update.
+        twice when ordered by their last update. Raises as `list` does.
         """
         async for page in each_page(
             lambda cursor: self.list(
@@ -989,7 +1022,7 @@ class Limpet:
         Answer a request with confirm, answer or resolve of `lp.session(waiting.key)`, a proposal
         with `lp.decide(waiting.request.id, …)`. The cost grows with the number of waiting requests
         and of proposals ever made, not with the store. A page before the last may be short:
-        continue while there is a cursor.
+        continue while there is a cursor. Raises InvalidCursor.
         """
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
@@ -999,7 +1032,11 @@ class Limpet:
 
     async def status(self, app: str | None = None) -> StoreStatus:
         """Return the number of sessions by status and phase, and how many are due, leased, blocked
-        and dead. One statement; it counts at most a million sessions."""
+        and dead.
+
+        It is one statement, which counts at most a million sessions. Raises InvalidInput for a
+        malformed app.
+        """
         from limpet.session.overview import status_of
 
         return await status_of(self._journal, app)
@@ -1007,7 +1044,8 @@ class Limpet:
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
         """Return the app: names of an app, and the user: names of a user, without a session.
 
-        Read-only, as `values` of a session shows them. Unreadable names are left out.
+        Read-only, as `values` of a session shows them. Unreadable names are left out. Raises
+        InvalidInput for a malformed app or user.
         """
         from limpet.session.move.adopter import names_in
 
@@ -1024,8 +1062,9 @@ class Limpet:
 
         Each entry has a `position`: restart with after=position to miss nothing and see nothing
         twice. Without `after` it starts at the first event; with `after=await lp.position()` it
-        starts now. Deleted sessions leave the feed without an entry. Ends with StoreError if the
-        store fails for longer than it waits: watch again from the last position.
+        starts now. Deleted sessions leave the feed without an entry. Raises InvalidCursor if
+        `after` is not a position of this store, and StoreError if the store fails for longer than
+        it waits: watch again from the last position.
         """
         feed = feed_of(self._journal.store)
         one, app = None if key is None else key_of(key), check_sessions(app)
@@ -1039,7 +1078,8 @@ class Limpet:
     async def position(self) -> str:
         """Return the current end of the feed: lp.watch(after=…) yields everything recorded later.
 
-        On PostgreSQL it may also yield events recorded while an older transaction was open.
+        On PostgreSQL it may also yield events recorded while an older transaction was open. Raises
+        StoreError.
         """
         return await feed_of(self._journal.store).position()
 
@@ -1047,22 +1087,26 @@ class Limpet:
         """Return the time of the store's clock (UTC), which dates new events, without I/O.
 
         Compare recorded times with it. On PostgreSQL it is the server's time as of its last
-        replies, which may differ from this machine's.
+        replies, which may differ from this machine's. Raises StoreClosed.
         """
         return to_time(self._journal.now_us())
 
     # --- writing and running ---------------------------------------------------------------------
 
     def commit(self) -> CommitBuilder:
-        """Write to several sessions, all or nothing: `async with lp.commit() as c: …`."""
+        """Write to several sessions, all or nothing: `async with lp.commit() as c: …`.
+
+        Returns a CommitBuilder. Leaving the block commits, or raises what refused it:
+        SessionConflict, SessionNotFound, SessionFenced and the like; then nothing is recorded.
+        """
         return CommitBuilder(self._services)
 
     async def flush(self) -> None:
         """Record everything that append_soon has queued, durably, each session in its order.
 
         One commit holds many events. If a session's events are refused, the others are still
-        recorded, and FlushFailed lists the rest: `error.unrecorded` has key, drafts and reason for
-        each session. These have left the queue; send them again with append_many, and no event is
+        recorded, and it raises FlushFailed: `error.unrecorded` has key, drafts and reason for each
+        session. These have left the queue; send them again with append_many, and no event is
         recorded twice. A cancelled flush leaves unrecorded events in the queue. Events queued
         meanwhile may wait for the next flush.
         """
@@ -1086,7 +1130,8 @@ class Limpet:
 
         The harness comes after the key: `wake(key, harness)`, `wake(app, user, id, harness)`. There
         is no payload: the work is in the log. An exception of the harness is not raised; it is
-        recorded and returned as `woken.error`. The options are those of limpet.Worker.
+        recorded and returned as `woken.error`. The options are those of limpet.Worker. If another
+        worker runs it, `reason` is "locked". Raises SessionNotFound, SessionDeleted.
         """
         named, runs = key_and((key, *then), harness, "a harness")
         lp = await at_work(self, named)
@@ -1125,7 +1170,7 @@ class Limpet:
         state_type: type[Any] | None = None,
         actor: str | None = None,
     ) -> tuple[Session[Any], Resumption]:
-        """Bring a suspended session back: restore, rehydrate, rebind, reconstruct, verify.
+        """Resume a suspended session by the whole protocol; return it with a report.
 
         restore: the newest checkpoint is verified; with `fallback`, an older one may stand in.
         rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
@@ -1134,10 +1179,11 @@ class Limpet:
         own budget, must leave `tokens_min`. rebind: tools as `tools` has them now, or else the
         registry of the app's lifecycle. reconstruct: these layers of `memory`. `report.context` has
         what the agent begins with: the `role` (a text, or a function of the session), state,
-        evidence and memory. verify: six checks, `plan(session)` among them. Then it is resumed,
-        and active unless activate=False, in one commit. Raises NoCheckpoint, NoFullCheckpoint,
-        CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
-        ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
+        evidence and memory. verify: six checks, `plan(session)` among them. Then it is resumed, and
+        active unless activate=False, in one commit.
+
+        Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity, InsufficientTokenBudget,
+        RequiredToolUnavailable, ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
         """
         from limpet.session.life.resumption import ResumptionRun, ResumptionSettings
 
@@ -1172,7 +1218,8 @@ class Limpet:
         *,
         actor: str | None = None,
     ) -> Transition:
-        """Bring an archived session back into the store, in the phase it had before.
+        """Bring an archived session back into the store, in the phase it had before; return the
+        transition.
 
         Its file is verified first, and finally removed from the archive. If interrupted, call it
         again to continue. Raises InvalidTransition if it is not archived, ArchiveFailed.
@@ -1202,7 +1249,7 @@ class Limpet:
     async def export(
         self, key: Any, *then: Any, path: str | Path | None = None, redact: Iterable[str] = ()
     ) -> None:
-        """Write the session's whole log, decrypted, to a file that can be verified by itself.
+        """Write the session's whole log, decrypted, to a file that can be verified offline.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
         It contains blobs, checkpoints, and session and episodic memory, but not other snapshots or
@@ -1214,27 +1261,32 @@ class Limpet:
         not imported.
         """
         from limpet.session.move.import_export import check_path, export_session
+        from limpet.session.move.routes import gone_or_moved
 
         named, target = key_and((key, *then), path, "a path")
         to, hidden = check_path(target), check_types(redact) or ()
         services = await self._services.approved("move", named)
-        await export_session(services.journal, named, to, memory=True, redact=hidden)
+        async with gone_or_moved(services):
+            await export_session(services.journal, named, to, memory=True, redact=hidden)
 
     async def import_(self, path: str | Path) -> Key:
-        """Import the session in a file: the same events, times and links, under the same key.
+        """Import the session in a file and return its key: the same events, times and links.
 
         The whole file is verified first: a truncated or modified one is refused and nothing is
         recorded (BundleDamaged). Importing again changes nothing, and completes an interrupted
         import. Raises SessionConflict if the store has another log under the key, SessionDeleted or
-        SessionErased if the session was deleted or erased there. It writes no app: or user: names.
+        SessionErased if the session was deleted or erased there, SessionMoved if it has moved away
+        from there. It writes no app: or user: names.
         """
         from limpet.session.move.import_export import check_path, import_session
+        from limpet.session.move.routes import gone_or_moved
 
         path, guard = check_path(path), self._services.guard
         if guard is not None:  # before the file of a stranger is looked at
             of = guard.principal
             await self._services.approved_app("move", of.app, of.user)
-        return await import_session(self._journal, path)
+        async with gone_or_moved(self._services):
+            return await import_session(self._journal, path)
 
     async def copy(
         self,
@@ -1247,15 +1299,17 @@ class Limpet:
         progress: Progress | None = None,
         check: bool = False,
     ) -> Copied:
-        """Copy one session, an app, one of its users, or everything to another store.
+        """Copy one session, an app, one of its users, or everything to another store; return the
+        counts.
 
         Events keep their ids, times and links. Calling it again sends only what is missing, also
         after an interruption. Without a key it also sets the app: and user: names that the target
         never had; with a key, `left_out` names them instead. Copying one session raises what
         prevents it (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused`
-        names the sessions that were not copied. `progress(done, total)` counts events. With `app`
-        and `user` it copies that family of sessions, to move it to another tier. `check` then
-        compares every log with its copy (`checked`) and names those that differ in `refused`.
+        names the sessions that were not copied. `progress(done, total)` counts events.
+
+        With `app` and `user` it copies that family of sessions, to move it to another tier. `check`
+        then compares every log with its copy (`checked`) and names those that differ in `refused`.
         """
         from limpet.session.move.adopter import Adopter
         from limpet.session.move.transfer import Transfer
@@ -1327,8 +1381,8 @@ class Limpet:
         force: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Move a live session to another store. From then on, this store raises SessionMoved for
-        it.
+        """Move a live session to another store and return how it went. From then on, this store
+        raises SessionMoved for it.
 
         At most one store can write the session at any time. If either store or this process
         crashes, the next `move`, or a sweep that knows the node, finishes the move. A turn in
@@ -1365,9 +1419,11 @@ class Limpet:
     async def prestage(
         self, key: Any, *then: Any, to: Any = None, progress: Progress | None = None
     ) -> Prestaged:
-        """Send ahead what a later move to the same store would send, while the session runs.
+        """Send ahead what a later move to the same store would send, while the session runs; return
+        how much that was.
 
-        It stays active here, and the target neither lists nor claims it.
+        It stays active here, and the target neither lists nor claims it. Raises SessionNotFound,
+        SessionMoved; SessionExists, SessionDeleted or SessionErased if the target has its key.
         """
         from limpet.session.move.mover import Mover
 
@@ -1387,8 +1443,12 @@ class Limpet:
         progress: Progress | None = None,
     ) -> DrainReport:
         """Move every session of an app, or of the store, to another store, parents and children
-        together. Calling it again continues where it stopped. `progress(done, total)` counts
-        sessions."""
+        together.
+
+        Returns a report of what moved and what did not. Calling it again continues where it
+        stopped. `progress(done, total)` counts sessions. Raises as `move` does for the whole; a
+        session that cannot move is in the report.
+        """
         from limpet.session.move.mover import drain
 
         check_move(deadline, 0, force=force)
@@ -1403,9 +1463,10 @@ class Limpet:
     ) -> Home | None:
         """Return the node that owns a session, as far as this store knows, and since which epoch.
 
-        None if the session is unknown here, or has never moved and this node has no name.
+        None if the session is unknown here, or has never moved and this node has no name. Raises
+        InvalidInput for a malformed key.
         """
-        from limpet.session.move.arrivals import Home, route_of
+        from limpet.session.move.routes import Home, route_of
         from limpet.session.runs.delegation import head_of
 
         named = key_of(key, user, id)
@@ -1459,7 +1520,8 @@ class Limpet:
         """Delete the session's log. Its key stays taken. Return False if there was nothing to
         delete.
 
-        A parent that waits for it is notified that it has ended.
+        A parent that waits for it is notified that it has ended. Raises SessionMoved if it is on
+        another node.
         """
         from limpet.session.erasure import delete_session
 
@@ -1476,7 +1538,8 @@ class Limpet:
         forks: Forks = "refuse",
         actor: str | None = None,
     ) -> Erasure | None:
-        """Erase the session: nothing of it can be read from the store afterwards.
+        """Erase the session and return its certificate: nothing of it can be read from the store
+        afterwards.
 
         If the store has keys, the session's are destroyed first, and `erasure.certificate` is
         signed: it states what was erased, when and by which `actor`.
@@ -1502,7 +1565,7 @@ class Limpet:
             raise SessionHasForks(of, await self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
-        """Erase a user of an app: every session, including deleted ones, and every user: name.
+        """Erase all sessions of a user, deleted ones too, and user: names; return the certificates.
 
         Readers see it happen at once, and a SQLite file is rewritten once. The certificate counts
         sessions and names, and lists the forks owned by other users, which keep the state they
@@ -1557,11 +1620,13 @@ class Limpet:
         session: AnyKey | None = None,
         denied: bool | None = None,
     ) -> AuditExport:
-        """Write the audit to a file of JSON lines that `limpet.check_audit` checks offline.
+        """Write the audit to a file of JSON lines that `limpet.check_audit` checks offline; return
+        the links of its logs.
 
         The file must not exist yet. It has the chain of every log, with only the digest of records
-        that the filters exclude. Keep the links in the answer: they prove that the file was not
-        replaced. A store with keys also signs it.
+        that the filters exclude. Keep the returned links: they prove that the file was not
+        replaced. A store with keys also signs it. Raises InvalidInput if the file exists,
+        AccessDenied.
         """
         from limpet.session.audit import approved_audit, audit_query, export_audit
 
@@ -1572,7 +1637,10 @@ class Limpet:
     # --- what agents have learned ----------------------------------------------------------------
 
     async def learnings(self, agent: str) -> tuple[Learning, ...]:
-        """Return the lessons that this agent's sessions have learned, each once."""
+        """Return the lessons that this agent's sessions have learned, each once.
+
+        Raises InvalidInput for a malformed name.
+        """
         from limpet.session.runs.learnings import all_learnings
 
         return tuple(await all_learnings(self._journal, agent))
@@ -1585,7 +1653,8 @@ class Limpet:
         session: AnyKey | None = None,
         actor: str | None = None,
     ) -> Document:
-        """Add a learning to the agent's curated memory: lp.memory_of(agent) shows it.
+        """Add a learning to the agent's curated memory, which lp.memory_of(agent) shows; return its
+        document.
 
         Raises PromotionRefused unless the agent's gates hold (lp.policies.gates). Gates on an
         outcome refer to `session`, which must be one that learned it; it records the promotion.
@@ -1606,11 +1675,12 @@ class Limpet:
         actor: str | None = None,
     ) -> Proposal:
         """Propose a session's finding for the memory of an agent ("agent:NAME") or an organisation
-        ("org:NAME").
+        ("org:NAME"); return the proposal.
 
         The gates of that memory judge it (lp.policies.promotion). By default a person decides;
         `lp.inbox` lists the proposal. An accepted item leaves the memory after `ttl`, or when the
-        gates say so. The session records the proposal and the decision.
+        gates say so. The session records the proposal and the decision. Raises SessionNotFound,
+        SessionDeleted, and InvalidInput for a confidence outside 0 to 1.
         """
         from limpet.session.runs.promotion import propose
 
@@ -1628,7 +1698,10 @@ class Limpet:
         self, status: ProposalStatus | None = None, *, session: AnyKey | None = None
     ) -> tuple[Proposal, ...]:
         """Return proposals, the oldest first, of one session or of all: open, accepted, refused,
-        expired, withdrawn."""
+        expired, withdrawn.
+
+        Raises InvalidInput for an unknown status.
+        """
         from limpet.session.runs.promotion import proposals
 
         of = None if session is None else key_of(session)
@@ -1637,34 +1710,51 @@ class Limpet:
     async def decide(
         self, proposal: Proposal | str, *, accept: bool, reason: str, actor: str | None = None
     ) -> Proposal:
-        """Accept or refuse an open proposal, given it or its id. The other gates are checked too; a
-        proposal that fails one is refused with its reason. Raises ProposalNotFound,
-        ProposalDecided."""
+        """Accept or refuse an open proposal, given it or its id; return it as it was decided.
+
+        The other gates are checked too; a proposal that fails one is refused with its reason.
+        Raises ProposalNotFound, ProposalDecided.
+        """
         from limpet.session.runs.promotion import decide
 
         by = check_actor(actor)
         return await decide(self._services, proposal, accept=accept, reason=reason, actor=by)
 
     async def recall(self, to: str) -> tuple[MemoryItem, ...]:
-        """Return the unexpired items in the memory of an agent or organisation."""
+        """Return the unexpired items in the memory of an agent or organisation.
+
+        Raises InvalidInput unless `to` is "agent:NAME" or "org:NAME".
+        """
         from limpet.session.runs.promotion import recall
 
         return await recall(self._journal, to)
 
     async def withdraw(
-        self, session: AnyKey, *, reason: str = "withdrawn", actor: str | None = None
+        self,
+        session: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        reason: str = "withdrawn",
+        actor: str | None = None,
     ) -> int:
         """Remove everything that one session contributed to any memory, even after it was deleted.
-        Return the number of items removed. Requires permission to erase the session."""
+        Return the number of items removed. Requires permission to erase the session.
+
+        Raises AccessDenied without it.
+        """
         from limpet.session.runs.promotion import withdraw
 
-        key = key_of(session)
+        key = key_of(session, user, id)
         services = await self._services.approved_end(key)
         by = self._services.eraser(check_actor(actor))
         return await withdraw(services, key, reason, by)
 
     async def memory_of(self, agent: str) -> str:
-        """Return the agent's MEMORY.md: the promoted learnings by kind; empty if there are none."""
+        """Return the agent's MEMORY.md: the promoted learnings by kind; empty if there are none.
+
+        Raises InvalidInput for a malformed name.
+        """
         from limpet.session.runs.promotion import memory_text
 
         return await memory_text(self._journal, agent)
@@ -1672,7 +1762,7 @@ class Limpet:
     # --- private ---------------------------------------------------------------------------------
 
     def _with(self, services: Services) -> Limpet:
-        """This Limpet with other services; its store is not its own to close."""
+        """Return this Limpet with other services. Closing it leaves the store open."""
         lp = Limpet(self.url, node=self.node, follow_moves=self._follow_moves)
         lp._opened = services
         return lp
@@ -1771,15 +1861,6 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     return opened
 
 
-async def _refuse_moved(services: Services, key: Key) -> None:
-    """Raise SessionMoved if what seems deleted is at another node."""
-    from limpet.session.move.arrivals import route_of
-
-    route = await route_of(services.system, key)
-    if route is not None:
-        raise SessionMoved(key, route.node, route.epoch)
-
-
 def _without_departed(page: Page[Head]) -> Page[Head]:
     """A page without the sessions that are at other nodes, or on their way here."""
     away = {head.key for head in page.items if "departed" in head.facts}
@@ -1858,7 +1939,8 @@ class App(Generic[A]):
         budget: Budget | float | None = None,
         isolation: Isolation | None = None,
     ) -> Session[A]:
-        """Create a session. Without a state it starts with the class's defaults, or empty.
+        """Create a session and return it. Without a state it starts with the class's defaults, or
+        empty.
 
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
@@ -1893,7 +1975,10 @@ class App(Generic[A]):
         at_least: str = "",
         archived: bool = False,
     ) -> Session[A]:
-        """Return the session with its state and its last events: see Limpet.get."""
+        """Return the session with its state and its last events: see Limpet.get.
+
+        Raises as it does.
+        """
         lp: Any = self._lp
         session: Session[A] = await lp.get(
             self.name,
@@ -1921,7 +2006,10 @@ class App(Generic[A]):
         at_least: str = "",
         archived: bool = False,
     ) -> Session[A] | None:
-        """Return what `get` returns, or None if the session is missing or deleted."""
+        """Return what `get` returns, or None if the session is missing or deleted.
+
+        Raises what else `get` raises.
+        """
         try:
             return await self.get(
                 user, id, tail=tail, since=since, actor=actor, at_least=at_least, archived=archived
@@ -1940,7 +2028,10 @@ class App(Generic[A]):
         actor: str | None = None,
         isolation: Isolation | None = None,
     ) -> Session[A]:
-        """Return the session of this key; create it as `create` does if it is missing."""
+        """Return the session of this key; create it as `create` does if it is missing.
+
+        Raises as Limpet.get_or_create does.
+        """
         if state is not None:
             self._begin(state)  # of a wrong class in either case
         session = await self.find(user, id, tail=tail, actor=actor)
@@ -1956,7 +2047,7 @@ class App(Generic[A]):
     def session(
         self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
     ) -> Session[A]:
-        """Return a handle, without I/O: see Limpet.session."""
+        """Return a handle, without I/O: see Limpet.session. Raises InvalidInput."""
         lp: Any = self._lp
         handle: Session[A] = lp.session(
             self.name,
@@ -1989,7 +2080,7 @@ class App(Generic[A]):
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Head]:
-        """Return a page of heads of this app: see Limpet.list."""
+        """Return a page of heads of this app: see Limpet.list. Raises as it does."""
         return await self._lp.list(
             app=self.name,
             user=user,
@@ -2012,13 +2103,17 @@ class App(Generic[A]):
     def watch(
         self, *, key: AnyKey | None = None, after: str | None = None
     ) -> AsyncGenerator[FeedEntry, None]:
-        """Yield every event of this app, or of one of its sessions: see Limpet.watch."""
+        """Yield every event of this app, or of one of its sessions: see Limpet.watch.
+
+        Raises as it does.
+        """
         return self._lp.watch(app=self.name, key=key, after=after)
 
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]:
-        """Lease runnable sessions of this app: see Limpet.work.claim."""
+        """Lease runnable sessions of this app and return the leases: see Limpet.work.claim, also
+        for what it raises."""
         return await self._lp.work.claim(
             worker, limit=limit, lease_seconds=lease_seconds, app=self.name
         )

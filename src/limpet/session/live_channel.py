@@ -54,7 +54,7 @@ class LiveEnd:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     def drop(self, finals: Collection[Event]) -> None:
-        """These events were recorded: their partials need not be sent any more."""
+        """Drop the partials of events that were recorded: they need not be sent any more."""
         ids = {event.id for event in finals}
         kept = [each for each in self.waiting if each[3].id not in ids]
         self.waiting.clear()
@@ -71,7 +71,7 @@ class LiveEnd:
     async def _addressed(
         self, key: Key, uid: str | None, version: int, event: Event
     ) -> Partial | None:
-        """With the session's uid, and a mark. A handle that was never loaded knows neither."""
+        """Add the session's uid, and a mark. A handle that was never loaded knows neither."""
         if uid is None:
             if key not in self._known:
                 with suppress(LimpetError, MemoryError):

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from limpet.errors import BackupRefused, InvalidInput, QuorumUnavailable
 from limpet.model import described
 from limpet.model.facts.timeouts import USUAL, unusual
@@ -71,15 +73,22 @@ class StoreMaintenance:
         *,
         progress: Progress | None = None,
     ) -> Report:
-        """Read one session back, or the whole store without a key, and check its hash chain."""
+        """Read one session back, or without a key the whole store, check its hash chain, and return
+        a report.
+
+        `progress(done, total)` counts sessions. Raises SessionNotFound; damage is not raised but
+        reported.
+        """
         one = one_or_all(key, user, id, reserved=True)
         report = await self._journal.store.verify(one, check_progress(progress))
         return await with_anchors(self._journal, one, report)
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
-        """Verify everything, and look at how the store is kept; each finding says what to do.
+        """Verify everything, check how the store is kept, and return a diagnosis; each finding says
+        what to do.
 
-        Of a cluster whose quorum is away only the servers are looked at.
+        If a cluster has lost its quorum, only its servers are examined. Raises StoreError if the
+        store cannot be read at all.
         """
         from limpet.session.move.mover import move_checks
         from limpet.store.doctor import read_checks
@@ -102,7 +111,10 @@ class StoreMaintenance:
         return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
-        """Copy the whole store to a file while it is in use. The copy is complete or absent."""
+        """Copy the whole store to a file while it is in use. The copy is complete or absent.
+
+        Raises BackupRefused if the target exists or cannot be written.
+        """
         store = self._journal.store
         check_progress(progress)
         if not isinstance(target, (str, os.PathLike)):
@@ -121,13 +133,14 @@ class StoreMaintenance:
         *,
         progress: Progress | None = None,
     ) -> CompactReport:
-        """Move events beyond their limits into cold segments, of one session or of all.
+        """Move events beyond their limits into cold segments, of one session or of all; return the
+        counts.
 
         Cold events are read, verified and exported like all others, and a repeat of their ids is
-        recognised. Pending inputs stay, and the newest event; the feed no longer has what was
-        moved. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
-        sessions. Of a files:// store the whole log is compacted too, and the files for people that
-        it keeps in `sessions/` are written.
+        recognised. Pending inputs and the newest event stay; the feed no longer contains moved
+        events. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
+        sessions. A files:// store also compacts its whole log, and writes the readable files in
+        `sessions/`. Raises SessionNotFound, and InvalidInput if the session has no limits.
         """
         from limpet.session.history.retention import compact
 
@@ -139,9 +152,11 @@ class StoreMaintenance:
         report = await compact(services.journal, one, done)
         store, derived = services.journal.store, services.journal.derived
         if one is None and isinstance(store, DerivesFiles):
-            await store.compact_log()
+            log = await store.compact_log()
             if derived is not None:
                 await derived.write()
+            sizes = {"log_bytes": log.rows_bytes, "compacted_bytes": log.segment_bytes}
+            report = structs.replace(report, **sizes)
         return report
 
     async def migrate(
@@ -155,14 +170,15 @@ class StoreMaintenance:
         failure: Failure | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan:
-        """Say what becomes of every session (of an app) on the way to a schema version.
+        """Plan the migration of every session (of an app) to a schema version; return the plan.
 
-        That of the State class, which what comes out has to fit; without one, the newest that the
-        migrations lead to. Nothing is written unless `apply`: then each session that can be is
-        migrated as get() would, in a commit of its own, and the others are left as they are. Done
-        twice it does nothing more; interrupted, it goes on when called again. What is recorded is
-        by `actor`, or by system:migrations. The plan names up to 1,000 sessions of each kind of
-        failure; `failure(key, fate, reason)` is called for every one.
+        The target is the version of the State class, which every result has to fit; without one,
+        the newest that the migrations lead to. Nothing is written unless `apply`: then each session
+        that can be is migrated as get() would, in a commit of its own, and the others are left as
+        they are. After an interruption, call it again to continue; repeating it is harmless. The
+        events are recorded by `actor`, or by system:migrations. The plan names up to 1,000 sessions
+        of each kind of failure; `failure(key, fate, reason)` is called for every one. Raises
+        InvalidInput without a class and migrations; a session that fails is in the plan.
         """
         self._journal.check_open()
         from limpet.session.schema.migrate import Migrating, upgrade_of
@@ -188,10 +204,11 @@ class StoreMaintenance:
         *,
         app: str | None = None,
     ) -> Mirrored:
-        """Write one session, an app, or everything as files that people read, for each a directory
-        with session.json, events.jsonl, wake-queue.jsonl and runtime/.
+        """Write one session, an app, or everything as files that people read; return the counts.
 
-        Files are replaced, each at once, and never read back. Bodies are in plain text.
+        Each session has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/.
+        Files are replaced, each at once, and never read back. Bodies are in plain text. Raises
+        SessionNotFound.
         """
         from limpet.session.move.import_export import check_path
         from limpet.session.move.mirror import mirror
@@ -206,7 +223,8 @@ class StoreMaintenance:
         return await mirror(services, to, one, app)
 
     def on_metric(self, hook: Hook) -> None:
-        """Call `hook(metric)` for what is measured in this process: see limpet.Metric."""
+        """Call `hook(metric)` for what is measured in this process: see limpet.Metric. Raises
+        InvalidInput unless it is callable."""
         if not callable(hook):
             raise InvalidInput("on_metric takes a function of a limpet.Metric.")
         self._services.require("inspect", None)  # it is told about every session

@@ -161,7 +161,7 @@ def _waiting(asked: AskedBy, loaded: Loaded | None) -> Waiting | None:
 
 
 def _status(tally: Tally) -> Status:
-    """As `s.status` says of each of them."""
+    """Return the status as `s.status` does for each of them."""
     if tally.phase in TERMINAL:
         return "terminated"
     if tally.ready == "leased":

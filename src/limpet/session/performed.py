@@ -26,7 +26,7 @@ from limpet.store.remote.messages import UNREADABLE_MESSAGE
 
 
 class ServedVerb(NamedTuple):
-    """How a verb travels, and how the server performs it."""
+    """A verb as it travels, and how the server performs it."""
 
     takes: WireForm
     gives: WireForm
@@ -38,13 +38,13 @@ VERBS: Final[dict[str, ServedVerb]] = {}
 
 
 def server_of(journal: Journal) -> Performs | None:
-    """The server that performs verbs for whoever opened this store; None: they run here."""
+    """The server that performs verbs for this client; None if they run here."""
     store = journal.store
     return store if isinstance(store, Performs) else None
 
 
 async def ask_server(server: Performs, name: str, *arguments: Any) -> Any:
-    """Have the server perform a verb; its result. Raises what the verb raises there."""
+    """Have the server perform a verb, and return its result. Raises what the verb raises there."""
     verb = VERBS[name]
     sent = tuple([_named(server, e) if type(e) is DefaultActor else e for e in arguments])
     packed = sent if verb.takes.pack is None else verb.takes.pack(sent)
@@ -67,7 +67,7 @@ async def perform(lp: Any, name: str, arguments: bytes, *, reads: bool) -> bytes
 
 
 def _named(server: Performs, actor: DefaultActor) -> str | None:
-    """Who acts where the caller named nobody, as the server knows them."""
+    """Return who acts where the caller named nobody, as the server knows them."""
     return server.actor_for(actor) if isinstance(server, ActsAs) else str(actor)
 
 

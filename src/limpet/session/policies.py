@@ -19,7 +19,7 @@ from limpet.session.life.lifecycle_policy import (
     SUSPENSIONS_PER_DAY,
     Cleanup,
     Function,
-    policy,
+    Lifecycle,
 )
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates
@@ -63,7 +63,7 @@ class StorePolicies:
         tools: ToolRegistry | None = None,
         suspensions_per_day: float = SUSPENSIONS_PER_DAY,
     ) -> None:
-        """Say what goes with the transitions of an app's sessions, in this process.
+        """Set the guards, hooks and criteria of an app's transitions, in this process.
 
         Functions take (session) or (session, transition), sync or async. Guards by (phase, event)
         and exit criteria return True or a reason; `before` and `after` hooks go by (from, to).
@@ -73,8 +73,9 @@ class StorePolicies:
         a worker calls them with (session, effect), the newest effect first, each once. `timeouts`
         are those of new sessions without their own. Activating a session in init binds `tools`, and
         resuming binds them again: GuardFailed if a required one cannot be had. A session that is
-        suspended more than `suspensions_per_day` is pointed out. Input resumes a session that was
-        suspended for idleness, unless resume_on_input=False. A second call replaces the first.
+        suspended more than `suspensions_per_day` is reported by `suspended_often`. Input resumes a
+        session that was suspended for idleness, unless resume_on_input=False. A second call
+        replaces the first. Raises InvalidInput.
         """
         from limpet.session.life.tools import check_bindable
 
@@ -86,29 +87,30 @@ class StorePolicies:
             timeouts_data(timeouts)
         if tools is not None:
             check_bindable(tools, ())
-        declared = policy(
-            guards=guards,
-            before=before,
-            after=after,
-            cleanup=cleanup,
+        declared = Lifecycle(
+            guards=guards or {},
+            before=before or {},
+            after=after or {},
+            cleanup=cleanup or {},
             exit_criteria=exit_criteria,
             compensate=compensate,
-            compensations=compensations,
+            compensations=compensations or {},
             cleanup_seconds=cleanup_seconds,
             resume_on_input=resume_on_input,
             timeouts=timeouts,
             tools=tools,
             suspensions_per_day=suspensions_per_day,
-        )
+        ).checked()
         self._services.require("policy", app)
         self._services.lifecycles[app] = declared
 
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
     ) -> None:
-        """Make checkpoints automatically: see CheckpointPolicy. None ends that.
+        """Create checkpoints automatically: see CheckpointPolicy. None turns that off.
 
         It is kept with the store. This process follows it at once, others within a few seconds.
+        Raises InvalidInput.
         """
         from limpet.session.history.checkpoint_policy import (
             COLLECTION,
@@ -137,11 +139,12 @@ class StorePolicies:
         schema: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Say what this store accepts from other nodes, for an app: how many `sessions` it may
-        have with those that arrive, how many `bytes` one may bring, and the `schema` version of
-        typed state that is understood here. Without any, everything is accepted.
+        """Set what this store accepts from other nodes, for an app.
 
-        It is kept with the store; whoever moves a session here asks it first.
+        `sessions` is how many it may have with those that arrive, `bytes` how many one may bring,
+        and `schema` the version of typed state that is understood here. Without any, everything is
+        accepted. It is kept with the store; whoever moves a session here asks it first. Raises
+        InvalidInput.
         """
         from limpet.session.move.arrivals import CAPACITY, check_arrivals
 
@@ -161,12 +164,13 @@ class StorePolicies:
         actor: str | None = None,
     ) -> None:
         """Bound the history of each session of an app: the newest `events` stay hot, nothing older
-        than `age`, or both. Without either, everything, but for sessions with their own limits.
+        than `age`, or both.
 
-        The rest moves into compressed cold segments in the store: after commits, once a
-        session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
-        once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
-        This process follows new limits at once, others within a few seconds.
+        Without either, everything stays hot, except in sessions with their own limits. The rest
+        moves into compressed cold segments in the store: after commits, once a session is a quarter
+        beyond its limit, and by sweeps, which look at all sessions of the app once in `every`, an
+        hour if that is not given. `compact` does it at once. Nothing is lost. This process follows
+        new limits at once, others within a few seconds. Raises InvalidInput.
         """
         from limpet.session.history.checkpoints import store_checkpoints
         from limpet.session.history.retention import COLLECTION, EVERY, limits_document
@@ -182,10 +186,10 @@ class StorePolicies:
         self, app: str, tool: str, switch: ToolSwitch | None, *, actor: str | None = None
     ) -> None:
         """Open or close the circuit of a tool, name its fallback, cache its results, or bound its
-        time: see limpet.ToolSwitch. None: as if it had never been switched.
+        time: see limpet.ToolSwitch.
 
-        Kept with the store. This process follows it at once, other workers within a few seconds,
-        from the next tool call on.
+        None removes the switch. It is kept with the store. This process follows it at once, other
+        workers within a few seconds, from the next tool call on. Raises InvalidInput.
         """
         from limpet.session.runs import switches
 
@@ -200,8 +204,10 @@ class StorePolicies:
         await self._switch(app, changed, actor)
 
     async def fresh_evidence(self, app: str, seconds: float, *, actor: str | None = None) -> None:
-        """Let evidence that lp.resume has retrieved count as fresh for so long at least. 0: as long
-        as its caller says."""
+        """Set for how long at least evidence that lp.resume retrieved counts as fresh.
+
+        With 0, the caller of lp.resume decides. Raises InvalidInput.
+        """
 
         def changed(before: AppSwitches) -> AppSwitches:
             return msgspec.structs.replace(before, fresh_seconds=float(seconds))
@@ -210,8 +216,26 @@ class StorePolicies:
             raise InvalidInput("seconds is a number from 0.")
         await self._switch(app, changed, actor)
 
+    async def longer_idle(
+        self, app: str, idle: timedelta | None, *, actor: str | None = None
+    ) -> None:
+        """Let new sessions of an app be idle for at least so long, if its lifecycle gives them an
+        idle timeout that is shorter. None: the lifecycle decides.
+
+        It is kept with the store. This process follows it at once, others within a few seconds.
+        Raises InvalidInput.
+        """
+        if idle is not None:
+            timeouts_data(Timeouts(idle=idle))
+
+        def changed(before: AppSwitches) -> AppSwitches:
+            seconds = 0.0 if idle is None else idle.total_seconds()
+            return msgspec.structs.replace(before, idle_seconds=seconds)
+
+        await self._switch(app, changed, actor)
+
     async def switches(self, app: str) -> AppSwitches:
-        """Return the switches of an app's tools as they are stored now."""
+        """Return the switches of an app's tools as they are stored now. Raises InvalidInput."""
         from limpet.session.runs.switches import switches_of
 
         return await switches_of(self._journal, str(check_sessions(app)))
@@ -240,9 +264,9 @@ class StorePolicies:
         store_checkpoints(self._journal).forget(app)
 
     async def gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
-        """Say what must hold before a learning of this agent is promoted. None: nothing.
+        """Set what must hold before a learning of this agent is promoted. None removes all gates.
 
-        Kept with the store, for every process.
+        It is kept with the store, for every process. Raises InvalidInput.
         """
         documents, by = learnings.gates_kept(self._journal), check_actor(actor) or _RUNTIME
         if gates is None:
@@ -254,15 +278,17 @@ class StorePolicies:
     async def promotion(
         self, to: str, gates: PromotionGates | None, *, actor: str | None = None
     ) -> None:
-        """Say what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
-        ("org:NAME"). None: a person decides, and items expire after a year.
+        """Set what lets a proposal into the memory of an agent ("agent:NAME") or an organisation
+        ("org:NAME").
 
-        Kept with the store, for every process; functions run in those that declare them.
+        None: a person decides, and items expire after a year. It is kept with the store, for every
+        process; functions run in those that declare them. Raises InvalidInput.
         """
         from limpet.session.runs.promotion import check_memory, set_gates
 
         await set_gates(self._services, check_memory(to), gates, check_actor(actor) or _NOBODY)
 
     async def gates_of(self, agent: str) -> Gates:
-        """Return what must hold before a learning of this agent is promoted."""
+        """Return what must hold before a learning of this agent is promoted. Raises
+        InvalidInput."""
         return await learnings.gates_of(self._journal, agent)

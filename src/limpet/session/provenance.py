@@ -60,7 +60,8 @@ class ErasureCount:
 
 
 class Provenance:
-    """Where the sessions of a store stand, as its ring remembers it, and what it signs of them."""
+    """The position of each session of a store, as its ring remembers it, and what it signs of
+    them."""
 
     def __init__(self, store: Store, seal: KeySeal) -> None:
         self._store, self.seal = store, seal
@@ -136,7 +137,7 @@ class Provenance:
         )
 
     async def renew(self, key: Key) -> int:
-        """Give a session another data key, and the log of one that is archived; its number."""
+        """Give a session, or its archived log, another data key; return its number."""
         loaded = await self._store.load(key, tail=0, scopes=False)
         numbers = [await self.seal.renew(uid) for uid in _standing(loaded.head)]
         return numbers[0]
@@ -168,7 +169,7 @@ class Provenance:
         return () if problem is None else (Finding("session", problem, key, version),)
 
     async def _heads(self) -> dict[str, Head]:
-        """Where every session stands, by its uid; deleted and archived ones too.
+        """Return the position of every session by its uid; deleted and archived ones too.
 
         One that came back, from another store or from the archive, stands where it is now and not
         where it left a tombstone; of several logs, as while one is staged, the longest counts.
@@ -372,7 +373,7 @@ _APART: Final = (
 
 
 def _standing(head: Head) -> dict[str, Head]:
-    """Where a session stands, by its uid; of an archived one also by that of its log."""
+    """Return the position of a session by its uid; of an archived one also by that of its log."""
     heads = {head.uid: head}
     if (archived := archive_place(head.facts)) is not None:
         link = bytes.fromhex(archived["link"])

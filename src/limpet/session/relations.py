@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -47,11 +47,13 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class SessionNode(msgspec.Struct, frozen=True):
-    """A session in a graph. `phase` is None if it was deleted, erased or never created."""
+    """A session in a graph. `phase` is None if it was deleted, erased or never created; `forked_at`
+    is the last event that a fork has in common with its original."""
 
     key: Key
     phase: Phase | None = None
     labels: dict[str, str] = {}
+    forked_at: int | None = None
 
 
 class SessionEdge(msgspec.Struct, frozen=True, order=True):
@@ -210,7 +212,8 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
                 raise
             hidden.add(key)
             continue
-        nodes[key] = SessionNode(key, head.phase, dict(head.labels))
+        at = head.facts.get("parent", {}).get("at")
+        nodes[key] = SessionNode(key, head.phase, dict(head.labels), at)
         for edge in await _edges_of(store, head):
             other = edge.target if edge.source == key else edge.source
             if other not in known:
@@ -247,9 +250,14 @@ def _edge_in(key: Key, type: str, data: Any) -> SessionEdge:
         return SessionEdge(key, key_in(data["target"]), "share")
     if type == SHARE_RECEIVED:
         return SessionEdge(key_in(data["source"]), key, "share")
+    return relation_edge(key, data)
+
+
+def relation_edge(key: Key, data: Mapping[str, Any]) -> SessionEdge:
+    """The edge of a relation that a session has recorded: the same from either end."""
     ends = (key, key_in(data))
     if data["kind"] == "peer":
-        ends = (min(ends), max(ends))  # one edge, whichever end it was read from
+        ends = (min(ends), max(ends))
     elif data["direction"] == "from":
         ends = (ends[1], ends[0])
     return SessionEdge(*ends, data["kind"])

@@ -17,7 +17,7 @@ from limpet.session.history.retention import CompactReport, watch_app
 from limpet.session.life.archive import archived_bundle
 from limpet.session.life.lifecycle_policy import Transition
 from limpet.session.life.sweep import Swept
-from limpet.session.move.arrivals import Home
+from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
 from limpet.session.runs.promotion import Proposal, ProposalStatus, waiting_proposals
 from limpet.session.services import Services

@@ -42,7 +42,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def system(self) -> Services:
-        """Without the guard: for what the system does on behalf of a verb that was allowed."""
+        """The services without the guard: for what the system does on behalf of a verb that was
+        allowed."""
         return self if self.whole is None else self.whole
 
     def lifecycle(self, app: str) -> Lifecycle:
@@ -50,8 +51,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         return self.lifecycles.get(app, NO_LIFECYCLE)
 
     async def resume_on_input(self, key: Key) -> None:
-        """Resume a session whose suspension input has ended. The system does, whoever sent the
-        input: one who may write need not be allowed to resume."""
+        """Resume a session whose suspension input has ended. The system does it: the sender of the
+        input may write, but perhaps not resume."""
         await self.resume(self.system, key)
 
     @property
@@ -77,20 +78,20 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         return self.system
 
     async def permitted(self, action: Action, key: Key) -> Services:
-        """The same for verbs that need not see all of the session. Raises AccessDenied."""
+        """Approve a verb that need not see all of the session. Raises AccessDenied."""
         if self.guard is not None:
             await self._guarded.check(action, key)
         return self.system
 
     async def foreseen(self, action: Action, key: Key, actor: str, *, whole: bool = False) -> str:
-        """Who acts. Raises AccessDenied if a commit of this would be refused: for verbs that do
-        more than a commit. What is allowed is recorded once, when it is committed."""
+        """Return who acts. Raises AccessDenied if a commit of this would be refused: for verbs
+        that do more than a commit. What is allowed is recorded once, when it is committed."""
         if self.guard is not None:
             await self._guarded.foresee(action, key, whole=whole)
         return await self.actor(actor, key)
 
     async def approved_end(self, key: Key, *, forks: bool = False) -> Services:
-        """The same for ending a session that may be gone already; its `forks` too."""
+        """Approve the end of a session that may be gone already, and of its `forks`."""
         if self.guard is not None:
             await self._guarded.check_end(key)
             if forks:
@@ -98,11 +99,11 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         return self.system
 
     async def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
-        """Those of the sessions that may be named to who asks."""
+        """Return those of the sessions that may be named to the caller."""
         return tuple(keys) if self.guard is None else await self._guarded.listed(keys)
 
     async def approved_user_end(self, app: str, user: str) -> Services:
-        """The same for erasing a user, with each of the sessions."""
+        """Approve the erasure of a user, with each of the sessions."""
         if self.guard is not None:
             await self._guarded.check_user_end(app, user)
         return self.system
@@ -110,7 +111,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     async def approved_app(
         self, action: Action, app: str | None, user: str | None = None
     ) -> Services:
-        """The same for an app, or one user of it; None: for the whole store."""
+        """Approve a verb for an app, or one user of it; None is the whole store."""
         if self.guard is not None:
             from limpet.security.access import Resource
             from limpet.security.guarded_store import STORE
@@ -119,13 +120,13 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         return self.system
 
     def eraser(self, actor: str | None) -> str:
-        """Who erases, for the certificate: the principal, if there is one."""
+        """Return who erases, for the certificate: the principal, if there is one."""
         if self.guard is not None:
             return self.guard.principal.id
         return actor or "system"
 
     def require(self, action: Action, app: str | None) -> None:
-        """Raise AccessDenied unless it may do this for an app; None: for the whole store. For verbs
+        """Raise AccessDenied unless it may do this for an app; None is the whole store. For verbs
         without await: what is refused is in the audit a moment later."""
         if self.guard is not None:
             from limpet.security.access import Resource
@@ -134,7 +135,7 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             self.guard.require(action, STORE if app is None else Resource("app", app))
 
     async def sweeping(self) -> tuple[Services, Callable[[Key], bool] | None]:
-        """The services of the system, and which sessions may be swept; None: all of them.
+        """The services of the system, and the sessions that may be swept; None for all.
 
         For those who may work on every session of their app. Raises AccessDenied.
         """
@@ -143,8 +144,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         return self.system, await self._guarded.sweepable()
 
     async def actor(self, actor: str, key: Key) -> str:
-        """Who acts on a session: the principal, if there is one. Raises AccessDenied if it may not
-        act as the one who is named."""
+        """Return who acts on a session: the principal, if there is one. Raises AccessDenied if
+        it may not act as the one who is named."""
         if self.guard is None:
             return actor
         from limpet.security.access import Resource

@@ -37,7 +37,6 @@ from limpet.model import (
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import RESUMED, TERMINAL, PhaseEvent
 from limpet.model.facts.relations import RelationKind
 from limpet.model.facts.running.requests import (
@@ -111,6 +110,10 @@ class Session(Handle, Generic[S]):
 
     With a `lease`, its writes are refused (SessionFenced) once the lease is no longer held. `S` is
     the type of its state: the given State class, or else a mapping.
+
+    Every call that uses the store may also raise StoreError, and AccessDenied if it acts for a
+    principal. A wrong argument raises InvalidInput, and so does a write without an actor
+    (ActorMissing).
     """
 
     # A server may hold a hundred thousand: nothing is made before it is needed.
@@ -143,16 +146,18 @@ class Session(Handle, Generic[S]):
 
     @property
     def version(self) -> int:
-        """The seq of the last event this object knows of."""
+        """The seq of the last event that this object knows of. Raises SessionNotLoaded."""
         return self._writer.known.head.version
 
     @property
     def labels(self) -> Mapping[str, str]:
+        """The session's labels, by name. Raises SessionNotLoaded."""
         return self._writer.known.head.labels
 
     @property
     def isolation(self) -> Isolation:
-        """Who may use it besides its user, and the fields of each agent."""
+        """The isolation: the people who may use it besides its user, and the fields of each
+        agent."""
         return self._writer.known.head.isolation
 
     @property
@@ -193,7 +198,7 @@ class Session(Handle, Generic[S]):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the last run stopped; None if there was none."""
+        """The reason why the last run stopped; None if there was none."""
         head = self._writer.known.head
         if head.phase in TERMINAL:
             return "terminated"
@@ -202,7 +207,8 @@ class Session(Handle, Generic[S]):
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """The open requests of its turn: use confirm, answer or resolve, depending on the kind."""
+        """The open requests of its turn. Answer with confirm, answer or resolve, depending on
+        the kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
@@ -255,10 +261,10 @@ class Session(Handle, Generic[S]):
     # --- reading -------------------------------------------------------------------------------
 
     async def refresh(self, *, tail: int = 20) -> Session[S]:
-        """Load the newest head, state and tail into this object.
+        """Load the newest head, state and tail into this object, and return it.
 
         Typed state of another MAJOR is migrated, which is recorded. Raises SessionNotFound,
-        SessionArchived if its log was archived, MigrationError.
+        SessionDeleted, SessionArchived if its log was archived, SessionMoved, MigrationError.
         """
         await self._writer.load(tail=check_tail(tail))
         return self
@@ -297,7 +303,8 @@ class Session(Handle, Generic[S]):
         With reverse=True, or with `before` alone, the newest come first: the page that ends there.
         Continue with after= or before= the last seq of the page. `types` selects exact types or
         families (`user.*`). A page of large events ends early, at about 16 MiB, and may hold fewer
-        than `limit` though more follow. Only an empty page is the end.
+        than `limit` though more follow. Only an empty page is the end. Raises SessionNotFound,
+        SessionDeleted.
         """
         after, before = check_seq(after), check_before(before)
         if reverse is None:
@@ -312,7 +319,10 @@ class Session(Handle, Generic[S]):
         return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
 
     async def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]:
-        """Return the events of its own log with these ids, in log order; skip unknown ids."""
+        """Return the events of its own log with these ids, in log order; skip unknown ids.
+
+        Raises SessionNotFound, SessionDeleted.
+        """
         wanted = check_ids(ids)
         return await self._writer.journal.store.read_ids(self.key, wanted) if wanted else ()
 
@@ -324,8 +334,8 @@ class Session(Handle, Generic[S]):
         `types` selects exact types or families (`user.*`), as in read. Partial events are included,
         from any process, unless partials=False: they are marked `partial` and have seq 0 and the id
         of the event that will be recorded; they never come after it. Partials may be lost; recorded
-        events never are. Ends with SessionDeleted when the session is deleted, StoreClosed when
-        Limpet is closed, FollowerBehind when unread partials pile up.
+        events never are. Raises SessionDeleted when the session is deleted, StoreClosed when Limpet
+        is closed, FollowerBehind when unread partials pile up.
         """
         journal, after = self._writer.journal, check_seq(after)
         journal.check_open()
@@ -337,7 +347,7 @@ class Session(Handle, Generic[S]):
 
         Inputs are user.* and system.* events, and those appended with input=True. A page of large
         inputs ends early, as in `read`: call again until none are left. The cost grows with the
-        number of pending inputs.
+        number of pending inputs. Raises SessionNotFound, SessionDeleted.
         """
         return await self._writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
@@ -350,7 +360,8 @@ class Session(Handle, Generic[S]):
         model: each call is followed by exactly one result, and a call whose result was never
         recorded has one that says it was interrupted. A message that arrived during a turn stands
         where the turn that processes it begins; until then, at the end. Messages undone by a
-        rewind, or popped, cleared or rewound by a framework's adapter, are left out.
+        rewind, or popped, cleared or rewound by a framework's adapter, are left out. Raises
+        SessionNotFound, SessionDeleted.
         """
         return await read_messages(self.read, correlation_id)
 
@@ -408,18 +419,20 @@ class Session(Handle, Generic[S]):
         partial: bool = False,
         attempt: int = 1,
     ) -> Event:
-        """Record one event and its changes to state, durably, or nothing.
+        """Record one event and its changes to state, durably, or nothing. Return the event.
 
         Without `expect` it rebases: if the session has moved on, the ops are checked against the
         newest state and applied to it. With `expect=n` it is recorded only if the session is at
         version n, else SessionConflict. A repeated `id` returns the first record, with
-        `event.repeated` True. An `input` of any type is pending until it is processed. A `partial`
-        event is not recorded; only followers see it. Give it the `id` of the final event, and
-        increase `attempt` if you start that event again.
+        `event.repeated` True. An `input` of any type is pending until it is processed.
+
+        A `partial` event is not recorded; only followers see it. Give it the `id` of the final
+        event, and increase `attempt` if you start that event again.
 
         If typed state has another MAJOR than when it was loaded, it is migrated first or
         MigrationError is raised. Raises SessionTyped if it would change typed state and this object
-        has no State class.
+        has no State class; SessionNotFound, SessionDeleted; SessionSuspended unless it is an input;
+        SessionEnded; EventTooLarge.
         """
         writer = self._writer
         draft = Draft(
@@ -454,7 +467,11 @@ class Session(Handle, Generic[S]):
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]:
-        """Record several events in order, all or nothing."""
+        """Record several events in order, all or nothing. Return them.
+
+        With `expect=n` they are recorded only if the session is at version n, else SessionConflict.
+        Raises as append does.
+        """
         actor = self._writer.actor_or_none(actor)
         drafts = list(check_many(drafts))
         prepared = tuple([self._writer.journal.prepare(draft, actor) for draft in drafts])
@@ -488,7 +505,7 @@ class Session(Handle, Generic[S]):
         """
         check_change(change)
         by = self._writer.actor_or_none(actor)
-        draft = traced(drafted(type, data=data, actor=by, id=id), trace)
+        draft = traced(drafted(type, data, by, id), trace)
         return await self._writer.update(change, draft)
 
     @overload
@@ -528,20 +545,21 @@ class Session(Handle, Generic[S]):
         trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event | None:
-        """Update typed state through the reducers of its fields, as one event; None if nothing
-        changed.
+        """Update typed state through the reducers of its fields, as one event; return it, or None
+        if nothing changed.
 
-        Values are checked before anything is written (SchemaViolation). If a reducer reads a field
-        and another writer was faster, the update is repeated on the newest state. With a `type` the
-        event is of that type, with your data; otherwise it is a state.updated. With `expect=n` it
-        is recorded only if the session is at version n, else SessionConflict.
+        Values are checked before anything is written. If a reducer reads a field and another writer
+        was faster, the update is repeated on the newest state. With a `type` the event is of that
+        type, with your data; otherwise it is a state.updated. With `expect=n` it is recorded only
+        if the session is at version n, else SessionConflict. Raises SchemaViolation, and what
+        append raises.
         """
         if self._writer.typed is None:
             raise InvalidInput(
                 "apply needs typed state. Open the session with get(key, state_type=MyState)."
             )
         by = self._writer.actor_or_none(actor)
-        draft = traced(drafted(type, data=data, actor=by, id=id), trace)
+        draft = traced(drafted(type, data, by, id), trace)
         return await self._writer.apply(update, draft, check_expect(expect))
 
     def append_soon(
@@ -587,11 +605,20 @@ class Session(Handle, Generic[S]):
         return self._writer.journal.queue.add(self.key, self._writer, prepared)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
-        """Set labels; None removes one. Find sessions by their labels with lp.list(labels=…)."""
+        """Set labels and return the event; None removes a label.
+
+        Find sessions by their labels with lp.list(labels=…). Raises InvalidEvent if a label is too
+        long or there would be more than 64, SessionNotFound, SessionDeleted.
+        """
         return (await self.record(labeled(labels), actor=actor))[0]
 
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
-        """Mark these inputs (pending user.* events) as processed. Raises NotPending."""
+        """Mark these inputs (pending user.* events) as processed, and return the event that says
+        so.
+
+        Raises NotPending if one of them is not an unprocessed input, SessionNotFound,
+        SessionDeleted.
+        """
         return (await self.record(processed(seqs), actor=actor))[0]
 
     # --- answering -----------------------------------------------------------------------------
@@ -604,7 +631,8 @@ class Session(Handle, Generic[S]):
         note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Allow or deny what a turn asked for: a request of kind "approval".
+        """Allow or deny what a turn asked for, a request of kind "approval". Return the answer's
+        event.
 
         When the approval is used, permission, phase, budget and deadline are checked again. Raises
         RequestNotFound, RequestAnswered, RequestMismatch.
@@ -623,9 +651,11 @@ class Session(Handle, Generic[S]):
         output: Any,
         *,
         is_error: bool = False,
+        note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Provide the output of a tool that a turn asked for: a request of kind "question".
+        """Provide the output of a tool that a turn asked for, a request of kind "question". Return
+        the answer's event.
 
         Raises RequestNotFound, RequestAnswered, RequestMismatch.
         """
@@ -633,6 +663,8 @@ class Session(Handle, Generic[S]):
         data: dict[str, Any] = {"request_id": request_id, "output": output}
         if is_error:
             data["is_error"] = True
+        if note is not None:
+            data["note"] = note
         return await self._answer(CUSTOM_RESULT, data, actor)
 
     async def resolve(
@@ -645,7 +677,8 @@ class Session(Handle, Generic[S]):
         note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Settle an unknown effect or a mismatch. Pass exactly one of the three.
+        """Settle an unknown effect or a mismatch, and return the event that does. Pass exactly one
+        of the three.
 
         `happened=result`: the effect was performed, and this is its result; not for a mismatch.
         `run_again=True` performs the effect again under the same idempotency key; for a mismatch it
@@ -668,9 +701,10 @@ class Session(Handle, Generic[S]):
         return await self._answer(RESOLUTION, data, actor)
 
     async def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event:
-        """Stop its turn; open requests and revisits of the turn are dropped.
+        """Stop its turn and return the event that does; open requests and revisits are dropped.
 
         A running harness sees Interrupted at its next await. Works even if no worker is alive.
+        Raises SessionNotFound, SessionEnded.
         """
         if note is not None and (not isinstance(note, str) or not note):
             raise InvalidInput("the note of an interrupt is a text that is not empty.")
@@ -704,7 +738,7 @@ class Session(Handle, Generic[S]):
         journal, typed = writer.journal, writer.typed
         await writer.services.approved("read", self.key)
         head = await head_now(writer)
-        check_here(self.key, head.facts)  # what it goes on from is elsewhere
+        head.check_here()  # what it goes on from is elsewhere
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
         creator = bound or DefaultActor(f"user:{key.user}")
@@ -732,7 +766,7 @@ class Session(Handle, Generic[S]):
 
         They are visible from both ends: `direction` is "to", "from" or "both". A relation to a
         deleted session stays. Children are in `runs`, forks and merges in `history`, all of them in
-        `lp.graph`.
+        `lp.graph`. Raises SessionNotFound, SessionDeleted.
         """
         from limpet.session.relations import check_kind, relations_of
 
@@ -748,11 +782,13 @@ class Session(Handle, Generic[S]):
         ttl: timedelta | None = None,
         actor: str | None = None,
     ) -> Shared:
-        """Share top-level fields of this session with another session of the same app and user.
+        """Share top-level fields of this session with another session of the same app and user;
+        return the share.
 
         A snapshot has the current values; live fields follow this session until unshare, `ttl` or
         the end of either session. With access="write" the other session may set them. Both record
-        it in one commit. Raises CrossSessionAccessDenied.
+        it in one commit. Raises CrossSessionAccessDenied if the sessions differ in app or user, or
+        a policy forbids it; SessionNotFound, SessionEnded.
         """
         from limpet.session.sharing import share
 
@@ -774,10 +810,10 @@ class Session(Handle, Generic[S]):
 
     @property
     def shared(self) -> Mapping[str, Shared]:
-        """The shares that other sessions granted to this one, by id."""
+        """The shares that other sessions granted to this one and that have not expired, by id."""
         from limpet.session.sharing import received_shares
 
-        return received_shares(self._writer.known.head)
+        return received_shares(self._writer.known.head, self._writer.journal.now_us())
 
     async def read_shared(
         self, id: str, *, at_least: Mapping[str, int] | int | None = None
@@ -796,6 +832,7 @@ class Session(Handle, Generic[S]):
         """Yield the values of a share, and again after each change, until the share ends.
 
         Changes that arrive faster than they are consumed are combined; versions never go backwards.
+        Raises ShareNotFound.
         """
         from limpet.session.sharing import SharedReader
 
@@ -813,22 +850,19 @@ class Session(Handle, Generic[S]):
     ) -> Mapping[str, int]:
         """Set fields of the source of a share with access="write"; return their new versions.
 
-        Raises SessionConflict unless they still have the versions in `expect`, by default those
-        that this object last read. Both sessions record it in one commit. Raises ShareNotFound,
-        CrossSessionAccessDenied.
+        Raises SessionConflict unless they still have the versions that this object last read.
+        `expect` names other versions, also of shared fields that are not set. Both sessions record
+        it in one commit. Raises ShareNotFound, CrossSessionAccessDenied.
         """
-        from limpet.session.sharing import SharedReader
+        from limpet.session.sharing import SharedReader, check_shared_write
 
         reads = self._writer.shared_versions or {}
-        expected = {**reads.get(id, {}), **(expect or {})}
-        if not isinstance(values, Mapping) or not values:
-            raise InvalidInput("write_shared takes the fields to set, as in {'draft': …}.")
-        reader = SharedReader(self._writer, id)
-        if not set(values) <= set(expected):
-            await reader.read(None)  # refuses what is not there
-            raise InvalidInput("read_shared comes first, or pass expect={field: version}.")
-        written = await reader.write(values, expected, self._writer.acting(actor))
-        self._note_shared(id, {**expected, **written})
+        check_shared_write(values, expect)
+        seen = {name: at for name, at in reads.get(id, {}).items() if name in values}
+        expected, by = {**seen, **(expect or {})}, self._writer.acting(actor)
+        written = await SharedReader(self._writer, id).write(values, expected, by)
+        known = (self._writer.shared_versions or {}).get(id, {})  # others may have read meanwhile
+        self._note_shared(id, {**known, **written})
         return written
 
     def _note_shared(self, id: str, versions: Mapping[str, int]) -> None:
@@ -838,15 +872,15 @@ class Session(Handle, Generic[S]):
     async def rewind(
         self, when: When, *, messages: bool = True, actor: str | None = None
     ) -> Rewound:
-        """Set the state back to a place in the history, by one event; nothing is deleted.
+        """Set the state back to a place in the history, by one event, and return what changed.
 
         The session's own fields become exactly what they were. An app: or user: name that only this
         session has changed since is set back too; names that another session changed are left, and
-        listed in `left`. Labels, timers, inputs and phase stay. The conversation is rewound too:
-        `messages` and `context` leave out everything between `when` and the rewind, unless
-        messages=False. A pending input is shown once a turn processes it. If state and conversation
-        are unchanged nothing is recorded. A rewind can be rewound. Raises TurnUnderway while a turn
-        runs or is paused: interrupt it first.
+        listed in `left` of the result. Labels, timers, inputs and phase stay. The conversation is
+        rewound too: `messages` and `context` leave out everything between `when` and the rewind,
+        unless messages=False. A pending input is shown once a turn processes it. If state and
+        conversation are unchanged nothing is recorded. A rewind can be rewound. Raises TurnUnderway
+        while a turn runs or is paused: interrupt it first; InvalidInput if there is no such place.
         """
         from limpet.session.history.rewind import rewind
 
@@ -870,9 +904,10 @@ class Session(Handle, Generic[S]):
         They last agreed at the last merge between them, otherwise where one forked the other or
         both forked a third. A place changed by only one side takes that change; where both changed
         it, `policy` decides (limpet.LastWriter, Priority, any function of a Conflict), or the entry
-        of `policies` for that path or one above it. MergeConflict lists all remaining `conflicts`,
-        and nothing is recorded. Nothing is written to the other session, and app: and user: names
-        are never merged. If the other has nothing new, nothing is recorded.
+        of `policies` for that path or one above it. Returns the changes and the decisions. Nothing
+        is written to the other session, and app: and user: names are never merged. If the other has
+        nothing new, nothing is recorded. Raises MergeConflict, which lists all remaining
+        `conflicts`; then nothing is recorded.
         """
         from limpet.model.diff.merge import escalate
         from limpet.session.history.branches import merge_session
@@ -899,7 +934,7 @@ class Session(Handle, Generic[S]):
 
         A `full` one stores the state itself, an incremental one its seq and checksum; the log has
         the rest. By default the app's policy decides; without one, every tenth is full. It is kept
-        until `unpin`. Raises SessionCorrupt if an event cannot be read.
+        until `unpin`. Raises SessionCorrupt if an event cannot be read. Raises SessionNotFound.
         """
         from limpet.session.history.checkpoint_log import CheckpointRequest
         from limpet.session.history.checkpoints import checkpoint
@@ -912,7 +947,10 @@ class Session(Handle, Generic[S]):
     # --- its life ------------------------------------------------------------------------------
 
     async def activate(self, *, actor: str | None = None) -> Transition:
-        """Start the work, from init or resumed. Raises InvalidTransition, GuardFailed."""
+        """Start the work, from init or resumed, and return the transition.
+
+        Raises InvalidTransition, GuardFailed, SessionNotFound.
+        """
         from limpet.session.life.transitions import load_to_move
 
         await load_to_move(self._writer, "activate")
@@ -920,30 +958,42 @@ class Session(Handle, Generic[S]):
         return (await self._move(event, actor=actor))[-1]
 
     async def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
-        """Pause the work. Inputs are recorded and wait; other writes are refused."""
+        """Pause the work and return the transition. Inputs are recorded and wait; other writes are
+        refused.
+
+        Raises InvalidTransition unless it is active, GuardFailed, SessionNotFound.
+        """
         return (await self._move("suspend", reason=reason, actor=actor))[-1]
 
     async def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition:
-        """Continue a suspended session: resumed and active in one commit; activate=False only
-        resumes.
+        """Continue a suspended session and return the transition: resumed and active in one commit.
 
-        For the whole protocol, with tools, memory and retrieval, use lp.resume(key).
+        activate=False only resumes. For the whole protocol, with tools, memory and retrieval, use
+        lp.resume(key). Raises InvalidTransition unless it is suspended, GuardFailed,
+        SessionNotFound.
         """
         events: tuple[PhaseEvent, ...] = ("resume", "reactivate") if activate else ("resume",)
         return (await self._move(*events, actor=actor))[-1]
 
     async def complete(self, output: Any = None, *, actor: str | None = None) -> Transition:
-        """End the session: its work is done. Raises GuardFailed unless all exit criteria hold and
-        every child has ended."""
+        """End the session, its work done, and return the transition.
+
+        Raises GuardFailed unless all exit criteria hold and every child has ended,
+        InvalidTransition, SessionNotFound.
+        """
         more = {} if output is None else {"output": output}
         return (await self._move("complete", actor=actor, more=more))[-1]
 
     async def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
-        """End the session early: compensations run, then cleanup hooks, in order."""
+        """End the session early and return the transition: compensations run, then cleanup hooks,
+        in order.
+
+        Raises InvalidTransition if it has ended already, GuardFailed, SessionNotFound.
+        """
         return (await self._move("terminate", reason=reason, actor=actor))[-1]
 
     async def archive(self, *, actor: str | None = None) -> Transition:
-        """Move a completed or terminated session to the archive.
+        """Move a completed or terminated session to the archive, and return the transition.
 
         Its log becomes one verified file there; then its rows are removed from the store, and its
         head stays listed. Without an archive (limpet.open(url, archive=…)) the log stays where it

@@ -72,7 +72,8 @@ class ImportedContext(msgspec.Struct, frozen=True):
     """The values of a share: current ones if it is live, those of its creation if it is a snapshot.
 
     Fields that the source does not have are missing. `versions` has the version of each field,
-    which rises with every change, even if the value returns to an earlier one.
+    which rises with every change, even if the value returns to an earlier one. Those of a snapshot
+    stay: what is written against them is refused once the source has changed.
     """
 
     values: Mapping[str, Any]
@@ -120,20 +121,33 @@ async def share(
     terms = ShareTerms(id, tuple(fields), access, sync, loaded.head.version, expires_us)
     values = {name: loaded.fields[name] for name in fields} if sync == "snapshot" else None
     values_hash = None if values is None else checksum(values).hex()
+    versions = _guards(loaded, values or ())
     drafts = (
-        journal.prepare(shared(terms, there, other.uid, values), actor),
+        journal.prepare(shared(terms, there, other.uid, values, versions), actor),
+        # Those whose time has passed take no place among the shares that a session can have.
+        *[journal.prepare(unshared(past), actor) for past in _expired(other, now_us)],
         journal.prepare(share_received(terms, here, loaded.head.uid, values_hash), actor),
     )
     # A snapshot names a version of the source: of values that changed meanwhile none is taken.
     answers = await journal.commit(
         (
-            Commit(here, drafts[:1], guards=_guards(loaded, values or ()), uid=loaded.head.uid),
+            Commit(here, drafts[:1], guards=versions, uid=loaded.head.uid),
             Commit(there, drafts[1:], uid=other.uid),
         )
     )
     source.known.absorb(answers[0], drafts[:1])
     target.known.absorb(answers[1], drafts[1:])
     return _shared(id, there, shares_in(answers[1].head.facts)[id])
+
+
+def _expired(target: Head, now_us: int) -> list[str]:
+    shares = shares_in(target.facts).items()
+    return [id for id, terms in shares if _is_past(terms, now_us)]
+
+
+def _is_past(terms: Mapping[str, Any], now_us: int) -> bool:
+    expires_us = terms.get("expires_us")
+    return expires_us is not None and expires_us <= now_us
 
 
 def _guards(loaded: Loaded, names: Sequence[str] | Mapping[str, Any]) -> dict[str, int]:
@@ -181,8 +195,6 @@ def _check_terms(
         raise InvalidInput(f'access is "read" or "write", not {described(access)}.')
     if sync not in ("snapshot", "live"):
         raise InvalidInput(f'sync is "snapshot" or "live", not {described(sync)}.')
-    if access == "write" and sync == "snapshot":
-        raise InvalidInput('a snapshot cannot be written. Share with sync="live".')
     if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta()):
         raise InvalidInput(f"ttl is a timedelta greater than 0, not {described(ttl)}.")
 
@@ -196,10 +208,11 @@ def _check_id(id: object) -> str:
 # --- using ---------------------------------------------------------------------------------------
 
 
-def received_shares(head: Head) -> Mapping[str, Shared]:
-    """Return the shares that a session has received, by id."""
+def received_shares(head: Head, now_us: int) -> Mapping[str, Shared]:
+    """Return the shares that a session has received and that have not expired, by id."""
+    shares = shares_in(head.facts).items()
     return FrozenDict(
-        {id: _shared(id, head.key, terms) for id, terms in shares_in(head.facts).items()}
+        {id: _shared(id, head.key, terms) for id, terms in shares if not _is_past(terms, now_us)}
     )
 
 
@@ -260,14 +273,18 @@ class SharedReader:
     async def write(
         self, values: Mapping[str, Any], expect: Mapping[str, int], actor: str
     ) -> Mapping[str, int]:
-        """Set fields of the source if they still have these versions. Return the new ones.
+        """Set fields of the source if they, and whatever else is named, still have these versions.
+        Return the new ones.
 
-        Raises SessionConflict, ShareNotFound, CrossSessionAccessDenied.
+        Raises SessionConflict, ShareNotFound, CrossSessionAccessDenied; InvalidInput for a field
+        without a version.
         """
         terms, journal = await self._terms(), self._journal
         source, target = key_in(terms["source"]), self._target.known.key
-        if terms["access"] != "write" or not set(values) <= set(terms["fields"]):
+        if terms["access"] != "write" or not {*values, *expect} <= set(terms["fields"]):
             raise CrossSessionAccessDenied(source, target)
+        if not set(values) <= set(expect):
+            raise InvalidInput("read_shared comes first, or pass expect={field: version}.")
         loaded = await self._load_source(terms)
         head = await self._head(terms)
         ops = [op.Set((name,), value) for name, value in values.items()]
@@ -278,7 +295,7 @@ class SharedReader:
                 Commit(
                     source,
                     (written,),
-                    guards={name: expect[name] for name in values},
+                    guards=expect,
                     classless=True,
                     uid=loaded.head.uid,
                 ),
@@ -305,9 +322,7 @@ class SharedReader:
         return head
 
     def _ended(self, target: Head, terms: FrozenDict) -> bool:
-        expires_us = terms.get("expires_us")
-        expired = expires_us is not None and expires_us <= self._journal.now_us()
-        return expired or target.phase in TERMINAL
+        return _is_past(terms, self._journal.now_us()) or target.phase in TERMINAL
 
     async def _load_source(self, terms: FrozenDict) -> Loaded:
         source = terms["source"]
@@ -316,7 +331,7 @@ class SharedReader:
         except _GONE:
             raise ShareNotFound(self._id) from None
         head = loaded.head
-        # What a source that has departed left here is not what it is now.
+        # The rows that a departed source left here are not its state now.
         if head.uid != source["uid"] or head.phase in TERMINAL or departure(head.facts) is not None:
             raise ShareNotFound(self._id)
         return loaded
@@ -350,7 +365,7 @@ class SharedReader:
         await self._head(terms)
         return ImportedContext(
             values,
-            dict.fromkeys(values, terms["version"]),
+            data.get("versions") or dict.fromkeys(values, terms["version"]),
             to_time(terms["at_us"]),
             terms["version"],
             terms["access"],
@@ -386,6 +401,18 @@ class SharedReader:
         events = self._journal.hub.follow(key, version, types, partials=False)
         async with aclosing(events):
             await anext(events)
+
+
+def check_shared_write(values: object, expect: object) -> None:
+    """Raise InvalidInput unless these are fields to set, and versions of some of them."""
+    if not isinstance(values, Mapping) or not values:
+        raise InvalidInput("write_shared takes the fields to set, as in {'draft': …}.")
+    if expect is None:
+        return
+    if not isinstance(expect, Mapping) or any(
+        not isinstance(name, str) or type(version) is not int for name, version in expect.items()
+    ):
+        raise InvalidInput("expect has versions of shared fields, as in {'draft': 7}.")
 
 
 def _check_at_least(at_least: object, fields: Sequence[str]) -> None:

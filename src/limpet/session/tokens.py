@@ -134,12 +134,12 @@ class Tokens:
         lifetime: timedelta = _LIFETIME,
         address: str | None = None,
     ) -> Issued:
-        """Issue a token for a session: `token = await tokens.issue(key, principal)`.
+        """Issue a token for a session and return it: `token = await tokens.issue(key, principal)`.
 
         It is valid for `lifetime`, at most 15 minutes, and only from `address` if one is given.
-        Awaited, it is bound to the session that has this key now: SessionNotFound, SessionDeleted
-        or SessionErased if there is none. Without await it can be used as it is, and its first
-        check binds it. Every check decides who may use it.
+        Awaited, it is bound to the session that has this key now, or raises SessionNotFound,
+        SessionDeleted or SessionErased. Without await it can be used as it is, and its first check
+        binds it. Every check decides who may use it. Raises InvalidInput.
         """
         if not isinstance(principal, Principal):
             raise InvalidInput(f"principal is a limpet.Principal, not {described(principal)}.")

@@ -45,11 +45,13 @@ class StoreWork:
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
     ) -> tuple[Lease, ...]:
-        """Lease sessions that are due: highest priority first, then longest due.
+        """Lease sessions that are due and return the leases: highest priority first, then longest
+        due.
 
         Nobody else is given them until the lease ends. Write with lp.session(key, lease=lease);
         renew the lease in time, release it when done. `lease.claimed_at` is when it was given,
-        `lease.timers` the names of the timers that were due then.
+        `lease.timers` the names of the timers that were due then. Raises InvalidInput if the lease
+        or the limit is out of bounds.
         """
         work = self._leases()
         check_worker(worker)
@@ -68,7 +70,7 @@ class StoreWork:
     async def renew(
         self, lease: Lease | Iterable[Lease], *, lease_seconds: float | None = None
     ) -> Lease | tuple[Lease | None, ...]:
-        """Hold the lease for so long from now: without a number, for as long as it was given.
+        """Extend the lease and return it: by `lease_seconds` from now, or else by its first length.
 
         Raises SessionFenced if it is not held any more. Given many leases, all are renewed at once,
         and None stands in the place of each that is lost.
@@ -87,12 +89,12 @@ class StoreWork:
         return tuple([a if isinstance(a, Lease) else None for a in renewed]) if many else renewed[0]  # type: ignore[return-value]
 
     async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
-        """Give the lease back. False if it was not held any more.
+        """Release the lease. Return False if it was not held any more.
 
-        With `retry_seconds` nobody is given the session by a claim before then, not even if input
-        comes: for work that failed, so that others have their turn. lock may take it.
-        Without, a claimed session that is due for nothing but what it was claimed for (timers that
-        still stand, inputs of which none was processed) is held back for a second.
+        With `retry_seconds` no claim is given the session before then, not even if input comes: for
+        work that failed, so that others have their turn. `lock` may take it. Without it, a session
+        that is still due only for the reason of its claim (timers that are still set, inputs of
+        which none was processed) is held back for a second. Raises InvalidInput.
         """
         work = self._leases()
         held = await work.release(check_lease(lease), check_retry_seconds(retry_seconds))
@@ -111,10 +113,10 @@ class StoreWork:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease:
-        """Lease this session, due or not. Raises SessionLocked if another worker holds it.
+        """Lease this session, due or not, and return the lease. Release it with `release`.
 
-        Give it back with release. `lease.timers` names the timers that are due. Given
-        back, it is as due as it was.
+        `lease.timers` names the timers that are due. Once released, it is as due as it was. Raises
+        SessionLocked if another worker holds it, SessionNotFound, SessionDeleted.
         """
         work = self._leases()
         seconds = check_lease_seconds(lease_seconds)
@@ -127,7 +129,7 @@ class StoreWork:
 
         Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and
         `s.runs.failure` of the loaded session what it said; of a session that was terminated,
-        `head.facts["ending"]["held"]` names the effects that are not undone.
+        `head.facts["ending"]["held"]` names the effects that are not undone. Raises InvalidCursor.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
@@ -140,7 +142,10 @@ class StoreWork:
         *,
         actor: str | None = None,
     ) -> Event:
-        """Try a dead letter again, with all its attempts. Raises InvalidInput for others."""
+        """Try a dead letter again, with all its attempts, and return the event that says so.
+
+        Raises InvalidInput if the session is not a dead letter, SessionNotFound.
+        """
         session: Session[Any] = Session(self._services, key_of(key, user, id))
         await session.refresh(tail=0)
         facts = session.head.facts
@@ -156,7 +161,8 @@ class StoreWork:
         An idle session is suspended, one past its absolute timeout or its grace is terminated, one
         past its expiry is deleted, and one that was suspended for idleness and has input since is
         resumed. A leased session is left for the next sweep. Any number of processes may sweep one
-        store: each session is dealt with once. What cannot be done is in `failed`.
+        store: each session is dealt with once. What cannot be done is in `failed`. Raises
+        StoreError if the store itself fails.
         """
         from limpet.session.life.sweep import Sweep
 

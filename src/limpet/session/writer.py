@@ -31,7 +31,6 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
 from limpet.model.facts.view import Facts
 from limpet.model.lease import is_leased, locked
@@ -94,7 +93,7 @@ class Writer:
 
     @property
     def view(self) -> SessionView | None:
-        """The view of the session that its principal has; None: everything, or nobody acts."""
+        """The principal's view of the session; None if nothing is hidden."""
         guard, head = self.services.guard, self.known.maybe_head
         return None if guard is None or head is None else guard.view(head)
 
@@ -131,12 +130,12 @@ class Writer:
                 self.typed, tail=tail, since_us=since_us, at_least=at_least
             )
             head = loaded.head
-            check_here(head.key, head.facts)
+            head.check_here()
             if is_stub(head.facts) and not stub and self.known.uid in (None, head.uid):
                 raise SessionArchived(head.key)
             self.known.take(loaded)
         except SessionDeleted:
-            await self.refuse_archived()
+            await self.refuse_elsewhere()
             raise
         if moved is not None:
             self.known.absorb(moved, (None,))
@@ -206,20 +205,24 @@ class Writer:
         """Commit to the stub of an archived session, which decides: how it is kept may be said.
 
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
-        it is on its way.
+        it is on its way, SessionMoved if it is at another node.
         """
         stub = await self._stub()
         if stub is not None:
             there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
             with suppress(SessionDeleted):  # or else the stub is gone by now
                 return (await self.journal.commit((there,)))[0].events
-        await self.refuse_archived()
+        await self.refuse_elsewhere()
         return (await self.journal.commit((commit,)))[0].events  # it was deleted, or is back
 
-    async def refuse_archived(self) -> None:
-        """Raise SessionArchived if what seems deleted is in the archive."""
+    async def refuse_elsewhere(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive, SessionMoved if it is at
+        another node."""
+        from limpet.session.move.routes import refuse_moved
+
         if await self._stub() is not None:
             raise SessionArchived(self.known.key)
+        await refuse_moved(self.services, self.known.key)
 
     async def _stub(self) -> Head | None:
         """Return the stub that stands in the store for this session while its log is in the
@@ -231,7 +234,8 @@ class Writer:
     # --- for the queue: see `append_queue` ------------------------------------------------------
 
     def terms(self) -> object | None:
-        """Under which conditions it writes; None with a State class, which checks what it has."""
+        """Return the conditions of its writes; None with a State class, which checks what it
+        has."""
         return None if self.typed is not None else (*self._fence_and_uid(), self.classless)
 
     def propose(self, drafts: tuple[Prepared, ...]) -> Commit | None:
@@ -242,7 +246,8 @@ class Writer:
         return Commit(self.known.key, drafts, None, fence, {}, UNSET, self.classless, uid)
 
     def settle(self, committed: Committed) -> bool:
-        """Learn what a commit of proposed drafts left; whether their input is to resume it."""
+        """Learn what a commit of proposed drafts left; True if their input has to resume the
+        session."""
         self.known.absorb(committed, ())
         return bool(committed.head.facts) and roused_us(committed.head.facts) is not None
 
@@ -252,7 +257,7 @@ class Writer:
         await self.load(tail=_TAIL)
 
     def note_refusal(self, error: Exception) -> None:
-        """Say so if the lease is lost."""
+        """Report a lost lease, if that is why the commit was refused."""
         if isinstance(error, SessionFenced):
             lease_lost(error, self.lease, "flush")
 
@@ -501,15 +506,17 @@ class Handle:
 
     @property
     def user(self) -> str:
+        """The user of its key."""
         return self.key.user
 
     @property
     def id(self) -> str:
+        """The id of its key."""
         return self.key.id
 
     @property
     def head(self) -> Head:
-        """Where the session stands: labels, pending inputs, timers, times."""
+        """The session's head: labels, pending inputs, timers, times. Raises SessionNotLoaded."""
         return self._writer.known.head
 
     @property
@@ -518,7 +525,10 @@ class Handle:
         return self._writer.known.head.phase
 
     async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
-        """Record facts about the session, as limpet.facts makes them, in order, all or nothing."""
+        """Record facts about the session, as limpet.facts makes them, in order, all or nothing.
+
+        Returns their events. Raises as Session.append does.
+        """
         writer, acting = self._writer, self._writer.actor_or_none(actor)
         prepared = tuple([writer.journal.prepare(check_fact(fact), acting) for fact in facts])
         return await writer.commit(prepared) if prepared else ()
@@ -549,7 +559,7 @@ async def append_unloaded(
 # --- loading -------------------------------------------------------------------------------------
 
 
-# Who brings state forward when no actor is bound.
+# The actor of a migration when no other is bound.
 MIGRATOR: Final = DefaultActor("system:migrations")
 
 

@@ -70,7 +70,8 @@ class _Window:
         self._system, self._budget = system, budget
 
     def fit(self, groups: list[_Group]) -> tuple[list[_Group], list[_Group]]:
-        """Which groups are kept, and which are left out: pinned first, then the newest."""
+        """Return the groups that are kept, and those that are left out: pinned first, then the
+        newest."""
         if self._budget is None:
             return groups, []
         for group in groups:

@@ -93,7 +93,7 @@ class _Thread:
             self._by_id[place] = step
 
     def checkpoints(self) -> list[_Step]:
-        """Those of the graph itself, not of the graphs in it, that are in view."""
+        """Return the checkpoints in view of the graph itself, not of the graphs in it."""
         return [
             step
             for place, step in self._by_id.items()
@@ -202,7 +202,8 @@ def _snapshot(value: Any, event: Event) -> Any:
 
 
 def _gather(items: dict[Any, _Item], value: Any, event: Event) -> None:
-    """As add_messages does it: a known id is replaced or removed, others are appended."""
+    """Gather messages as add_messages does: a known id is replaced or removed, others are
+    appended."""
     if isinstance(value, Mapping) and value.get(_FORM) == "overwrite":
         items.clear()
         value = value["v"]["value"]
@@ -299,7 +300,7 @@ def _part(part: Any) -> Any:
 
 
 def _image(part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Where an image is, in the forms that LangChain and the models' APIs give it."""
+    """Return the address of an image, in the forms that LangChain and the models' APIs give it."""
     inner = part.get("image_url") or part.get("source") or part
     if isinstance(inner, str):
         inner = {"url": inner}

@@ -156,7 +156,7 @@ def _recorded_with(events: list[Event], correlation_id: str | None) -> list[Even
 
 
 def request_id(of: Entry | Event) -> str:
-    """By which a call and its outcome are matched."""
+    """Return the id by which a call and its outcome are matched."""
     id = of.data.get("request_id")
     event_id: str = of.id if isinstance(of, Event) else of.event.id
     return id if isinstance(id, str) and id else event_id
@@ -230,7 +230,7 @@ def _name(entry: Entry) -> str:
 
 
 def _said(entry: Entry) -> Message | None:
-    """Return what an entry says in the conversation; None: nothing."""
+    """Return the message of an entry; None if it has none."""
     family = entry.type.partition(".")[0]
     role = "assistant" if entry.type == MESSAGE else _ROLES.get(family)
     if role is None or entry.type in ANSWERS:

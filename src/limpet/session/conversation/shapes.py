@@ -127,7 +127,7 @@ def _join(message: Message) -> str:
 
 
 def _source(part: Part) -> tuple[str, str, str] | None:
-    """Of an image: its URL, or its base64 data, and its media type."""
+    """Return the URL of an image, or its base64 data, and its media type."""
     media = part.get("media_type")
     media = media if isinstance(media, str) and media else "image/png"
     url, data = part.get("url"), part.get("data")

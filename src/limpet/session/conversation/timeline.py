@@ -157,7 +157,7 @@ POPPED: Final = "view.popped"
 CLEARED: Final = "view.cleared"
 GRAPHS: Final = "langgraph."
 TYPES: Final = ("user.*", "system.*", "agent.*", "view.*", "adk.*", f"{GRAPHS}*", *STRUCTURE)
-# What one pop takes out of view.
+# One pop takes one of these out of view.
 _MESSAGES: Final = ("user.message", "system.message", "agent.message")
 _ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item")
 _ADK: Final = "adk"  # of an event's data: the event of google-adk, as JSON text
@@ -194,6 +194,8 @@ def _not_popped(events: Sequence[Event]) -> list[Event]:
     for event in events:
         if event.type == CLEARED:
             shown.clear()
+        elif event.type == POPPED and (seqs := popped_seqs(event)):
+            shown = [each for each in shown if each.seq not in seqs]
         elif event.type == POPPED:
             places = (n for n in reversed(range(len(shown))) if shown[n].type in _ITEMS)
             if (newest := next(places, None)) is not None:
@@ -206,8 +208,14 @@ def _not_popped(events: Sequence[Event]) -> list[Event]:
     return shown
 
 
+def popped_seqs(event: Event) -> frozenset[int]:
+    """Return the events that a pop names; empty: it takes the newest item out of view."""
+    seqs = event.data.get("seqs") if isinstance(event.data, Mapping) else None
+    return frozenset(seqs) if isinstance(seqs, list) else frozenset()
+
+
 def _merge(native: list[Entry], graph: list[Entry]) -> list[Entry]:
-    """Both in the order of the log. Those of either stay in the order of their list."""
+    """Merge both in the order of the log. Those of either stay in the order of their list."""
     places: list[tuple[int, Entry]] = []
     for entries in (graph, native):
         newest = 0

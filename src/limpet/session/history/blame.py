@@ -59,7 +59,7 @@ def path_of(path: object) -> Path:
 
 
 def _steps(text: str) -> list[Any]:
-    """Names and indexes; none if the text has something else in it."""
+    """Return names and indexes; empty if the text has anything else in it."""
     steps: list[Any] = []
     at = 0
     while at < len(text):

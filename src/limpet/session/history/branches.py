@@ -207,7 +207,8 @@ async def _attempt(
 
 
 def _check_typed(writer: Writer, *folds: Fold) -> None:
-    """Without its class, typed state takes over what has the same schema version only."""
+    """Check that both have the same schema version: without its class, typed state cannot be
+    migrated."""
     now = writer.known.head.schema_version
     if writer.classless and any([fold.head.schema_version != now for fold in folds]):
         raise SessionTyped(writer.known.key, str(now))

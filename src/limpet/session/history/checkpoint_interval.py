@@ -19,7 +19,7 @@ _ACTOR = DefaultActor("system:checkpoints")
 
 
 class CheckpointInterval:
-    """As of the last look; a commit by which it is not so any more is refused."""
+    """The newest checkpoint as last read; a commit is refused if another is newer by then."""
 
     def __init__(self, journal: Journal, key: Key) -> None:
         self._journal, self._key, self.log = journal, key, checkpoints_of(key)

@@ -63,18 +63,22 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> int:
+        """Its number among the checkpoints of the session, from 1."""
         return self.ref.number
 
     @property
     def seq(self) -> int:
+        """The seq of the event after which it was made."""
         return self.ref.seq
 
     @property
     def at_us(self) -> int:
+        """The time it was made, in microseconds."""
         return to_us(self.at)
 
     @property
     def full(self) -> bool:
+        """True if it stores the state itself."""
         return self.kind == "full"
 
 

@@ -25,7 +25,8 @@ Adaptive = tuple[timedelta, timedelta, timedelta]
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a session's checkpoints are made, which of them are full, and how many are kept.
+    """A policy for a session's checkpoints: when they are made, which are full, and how many are
+    kept.
 
     `every`: at the first write after so much time. `events`: after events of these types or
     families ("agent.tool_use", "session.*"); those of session.* are full. `before`: before events
@@ -77,7 +78,7 @@ class StoredPolicy(msgspec.Struct, frozen=True):
     tier: str = STORE
 
     def policy(self) -> CheckpointPolicy:
-        """Raises InvalidInput, InvalidURL."""
+        """Return a checked policy. Raises InvalidInput, InvalidURL."""
         adaptive = None
         if self.adaptive is not None:
             short, base, long = [timedelta(seconds=each) for each in self.adaptive]
@@ -120,7 +121,7 @@ async def policy_of(journal: Journal, app: str) -> CheckpointPolicy | None:
 
 
 def interval_us(policy: CheckpointPolicy, mutations: int, elapsed_us: int) -> int | None:
-    """After how long a checkpoint is due; None: not by time.
+    """Return the time after which a checkpoint is due; None if none is due by time.
 
     The adaptive interval is max(shortest, base ÷ rate), at most the longest: at rate 0, the
     longest.

@@ -389,6 +389,11 @@ class StoreCheckpoints(CommitHooks):
         """The switches of an app, not older than a few seconds."""
         return (self._fresh(app) or await self._current(app)).switches
 
+    def known_switches(self, app: str) -> AppSwitches:
+        """The switches of an app as they were last read, without waiting; empty before that."""
+        rules = self._rules.get(app)
+        return NO_SWITCHES if rules is None else rules.switches
+
     def forget(self, app: str) -> None:
         """Read the rules of an app again: they were changed here."""
         self._rules.pop(app, None)

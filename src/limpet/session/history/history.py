@@ -48,12 +48,13 @@ class SessionHistory(Generic[S]):
         self._writer = writer
 
     async def at(self, when: When) -> S:
-        """The session's own fields as they were: after an event (its seq), at a time, at a
-        checkpoint. A text names one as the command line does: "12", "2026-05-01T10:00:00Z", "#3".
+        """Return the session's own fields as they were: after an event (its seq), at a time, at a
+        checkpoint.
 
-        Typed as `state` is, and brought to the version of its class if it is older; nothing is
-        recorded. app: and user: names are not in it. Raises InvalidInput if there was no session
-        yet, or no such event.
+        A text names one as the command line does: "12", "2026-05-01T10:00:00Z", "#3". Typed as
+        `state` is, and brought to the version of its class if it is older; nothing is recorded.
+        app: and user: names are not in it. Raises InvalidInput if there was no session yet, or no
+        such event; SessionNotFound.
         """
         state: S = state_of(self._writer.typed, await fold_of(self._writer, when))
         return state
@@ -61,7 +62,8 @@ class SessionHistory(Generic[S]):
     async def diff(self, before: When, after: When | None = None) -> Diff:
         """Return what changed in the session's own fields between two places in its history.
 
-        Without `after`, up to now. Stored values are compared, as they were recorded.
+        Without `after`, up to now. Stored values are compared, as they were recorded. Raises
+        InvalidInput if there is no such place, SessionNotFound.
         """
         from limpet.model.diff.diff import diff
 
@@ -74,8 +76,8 @@ class SessionHistory(Generic[S]):
 
         `path` is a name in state and what is below it, "plan.steps.0" or "plan.steps[0]", or a
         tuple if a name has a dot in it. An operation on a part of the value counts, and one that
-        replaced what it is a part of; a merge of other names does not. Of an app: or user: name,
-        what this session did.
+        replaced a value around it; a merge of other names does not. An app: or user: name shows
+        only the changes by this session. Raises InvalidInput for a malformed path, SessionNotFound.
         """
         from limpet.session.history.blame import blame, path_of
 
@@ -85,7 +87,8 @@ class SessionHistory(Generic[S]):
         """Return the first event after which `predicate(state)` is false; None if it is true now.
 
         `predicate` may be a coroutine function. It is asked at most ceil(log2 n) + 1 times for n
-        events, and has to stay false once it is.
+        events, and has to stay false once it is. Raises SessionNotFound, and what `predicate`
+        raises.
         """
         from limpet.session.history.point_in_time import bisect
 
@@ -108,7 +111,10 @@ class SessionHistory(Generic[S]):
         return to_time(made.at_us) if made.number else None
 
     async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
-        """List the checkpoints, the newest first; `page.cursor` leads to the next page."""
+        """Return a page of its checkpoints, the newest first; `page.cursor` leads to the next page.
+
+        Raises InvalidCursor, SessionNotFound.
+        """
         return await list_checkpoints(self._writer, check_limit(limit), cursor)
 
     async def restore(
@@ -119,7 +125,8 @@ class SessionHistory(Generic[S]):
         messages: bool = True,
         actor: str | None = None,
     ) -> Rewound:
-        """Verify a checkpoint, then rewind to it: see Session.rewind for `messages`.
+        """Verify a checkpoint, rewind to it and return what changed: see Session.rewind for
+        `messages`.
 
         If it cannot be trusted: CheckpointIntegrity, or with `fallback` the full checkpoint before
         it that can. Either way the state is one that the log gives. Raises NoCheckpoint,
@@ -152,10 +159,11 @@ class SessionHistory(Generic[S]):
         age: timedelta | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Bound this session's history, whatever its app says: the newest `events` stay hot,
-        nothing older than `age`, or both. Without either, as its app says.
+        """Set how much of this session's history stays hot, and return the event that says so.
 
-        See `lp.policies.retention`: nothing is lost, and the rest is moved in the background.
+        It overrides the limits of its app: the newest `events`, nothing older than `age`, or both.
+        Without either, the app's limits apply. See `lp.policies.retention`: nothing is lost, and
+        the rest is moved in the background. Raises InvalidInput, SessionNotFound.
         """
         from limpet.model.facts.retention import retention_set
 
@@ -163,7 +171,7 @@ class SessionHistory(Generic[S]):
         draft = journal.prepare(
             retention_set(events=events, age=age), self._writer.actor_or_none(actor)
         )
-        # Which apps are looked after is the system's to know.
+        # Only the system may read which apps have limits.
         system = await self._writer.services.permitted("write", self._writer.known.key)
         if (server := server_of(system.journal)) is not None:
             await ask_server(server, "watch_limits", self._writer.known.key)
@@ -173,7 +181,10 @@ class SessionHistory(Generic[S]):
         return (await self._writer.commit((draft,)))[0]
 
     async def lineage(self) -> Lineage:
-        """Return the session among its relatives: its parents, its forks and theirs, and merges."""
+        """Return the session among its relatives: its parents, its forks and theirs, and merges.
+
+        Raises SessionNotFound.
+        """
         from limpet.session.history.branches import lineage
 
         return await lineage(self._writer.journal.store, await head_now(self._writer))

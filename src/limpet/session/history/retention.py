@@ -48,7 +48,7 @@ AGE_CHECK_MIN_US: Final = 1_000_000
 
 
 class RetentionLimits(msgspec.Struct, frozen=True):
-    """Limits on how much of a history stays hot. None: no such limit."""
+    """Limits on how much of a history stays hot. None means unlimited."""
 
     events: Annotated[int, msgspec.Meta(ge=1)] | None = None
     age_us: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -65,11 +65,17 @@ class CompactReport(msgspec.Struct, frozen=True):
     events: int = 0
     rows_bytes: int = 0
     segment_bytes: int = 0
+    # Of a files:// store: bytes of the log that were compacted, and what they became.
+    log_bytes: int = 0
+    compacted_bytes: int = 0
 
     def __str__(self) -> str:
         moved = f"{plural(self.events, 'event')} of {plural(self.sessions, 'session')} moved"
-        sizes = f": {size(self.rows_bytes)} became {size(self.segment_bytes)}"
-        return moved + (sizes if self.events else "")
+        if self.events:
+            moved += f": {size(self.rows_bytes)} became {size(self.segment_bytes)}"
+        if self.log_bytes:
+            moved += f"; the log: {size(self.log_bytes)} became {size(self.compacted_bytes)}"
+        return moved
 
 
 def limits_document(events: int | None, age: timedelta | None, every: timedelta) -> dict[str, Any]:
@@ -210,7 +216,7 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
 
     async def limits(self, app: str) -> RetentionLimits | None:
-        """The limits of an app; None: neither it nor a session of it has any."""
+        """The limits of an app; None if neither it nor any of its sessions has some."""
         if not isinstance(self._journal.store, Compacts):
             return None
         return await limits_of(self._journal, app)
@@ -271,7 +277,7 @@ class Compactor:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """Stop. What was not moved is moved by whoever writes or sweeps next."""
+        """Stop. The next write or sweep moves what is left."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()

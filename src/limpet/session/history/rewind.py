@@ -160,7 +160,8 @@ def _replacing(fields: FrozenDict, target: FrozenDict) -> tuple[PlainOp, ...]:
 
 
 def _check_typed(writer: Writer, fold: Fold) -> None:
-    """Without its class, typed state goes back to a state of the same schema version only."""
+    """Check that both have the same schema version: without its class, typed state cannot be
+    migrated."""
     now = writer.known.head.schema_version
     if writer.classless and now is not None and fold.head.schema_version != now:
         raise SessionTyped(writer.known.key, now)

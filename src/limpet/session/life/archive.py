@@ -384,7 +384,7 @@ async def remove_file(services: Services, head: Head) -> bool:
 
 
 async def forget_moves(services: Services, key: Key, *, erased: bool = False) -> None:
-    """Nothing of a session that has ended is on its way to the archive or back."""
+    """Forget that a session which has ended is on its way to the archive or back."""
     journal = services.journal
     intent = _intents(journal, key).key(key.id)
     if not erased:
@@ -395,7 +395,7 @@ async def forget_moves(services: Services, key: Key, *, erased: bool = False) ->
 
 
 async def forget_user(services: Services, app: str, user: str) -> None:
-    """Nothing of a user who was erased is on its way to the archive or in it."""
+    """Forget what of a user who was erased is on its way to the archive or in it."""
     journal = services.journal
     folder = folder_of(app, user)
     async for stub in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/"):
@@ -615,7 +615,7 @@ def _key_in(move: Any, at: Key) -> Key | None:
 
 
 def _wanted(head: Head, journal: Journal, to: str, actor: str) -> Put:
-    """Return the document of a move, so that whoever comes next can go on with it."""
+    """Return the document of a move, so that another process can continue it."""
     key, place = head.key, facts.archive_place(head.facts)
     uid = head.uid if place is None else place["uid"]
     move = {"to": to, "owner": [key.app, key.user], "uid": uid}
@@ -634,7 +634,7 @@ async def _intent(journal: Journal, key: Key) -> tuple[_Move, Standing] | None:
 async def _settle(
     journal: Journal, key: Key, intent: tuple[_Move, Standing] | None, to: str
 ) -> None:
-    """Nothing is under way any more. What another has begun since stays."""
+    """Note that nothing is under way any more. What another has begun since stays."""
     if intent is not None and intent[0].to == to:
         await journal.store.delete(_intents(journal, key).key(key.id), ending="moved", at=intent[1])
 

@@ -28,16 +28,19 @@ class SessionLifecycle:
 
     @property
     def timeouts(self) -> Timeouts | None:
-        """Return after what times a sweep suspends, ends or deletes it; None: never."""
+        """The times after which a sweep suspends, ends or deletes it; None is never."""
         return self._session.head.timeouts
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
-        """Replace its timeouts. `lp.work.sweep()` acts on them."""
+        """Replace its timeouts and return the event. `lp.work.sweep()` acts on them.
+
+        Raises InvalidInput, SessionNotFound.
+        """
         by = self._writer.actor_or_none(actor) or LIFECYCLE_ACTOR
         return (await self._session.record(timeouts_set(timeouts), actor=by))[0]
 
     async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
-        """Extend its idle timeout by `idle`, up to `idle_max`.
+        """Extend its idle timeout by `idle`, up to `idle_max`, and return the event.
 
         For its owner, agents and the system. Raises GuardFailed if somebody else asks or nobody is
         named, once its absolute timeout has passed, if its budget is used up, or if the app's guard
@@ -61,7 +64,7 @@ class SessionLifecycle:
 
     @property
     def durations(self) -> Durations:
-        """Seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
+        """The seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
         from limpet.session.life.transitions import durations
 
         return durations(self._session.head, self._writer.journal.now_us())
@@ -80,21 +83,30 @@ class SessionLifecycle:
         kind: TimerKind = "wake",
         actor: str | None = None,
     ) -> Event:
-        """Ask to be due at a time, so that a claim gives the session. The same name replaces.
+        """Make the session due at a time, so that a claim leases it, and return the event.
 
-        A timedelta counts from now, by the store's clock.
-        Time passing records nothing: the session stays due until somebody clears the timer or sets
-        it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
-        A kind="deadline" is when the session should end: lp.work.sweep() terminates it then. It
-        makes no session due, and is shown by limpet.deadline_at.
+        The same name replaces a timer. A timedelta counts from now, by the store's clock. Time
+        passing records nothing: the session stays due until somebody clears the timer or sets it
+        again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)). A
+        kind="deadline" is when the session should end: lp.work.sweep() terminates it then. It makes
+        no session due, and is shown by limpet.deadline_at. Raises InvalidEvent for more than 64
+        timers, SessionNotFound.
         """
         at = timer_at(at, self._writer.journal.now_us())
         return (await self._session.record(timer_set(name, at, kind=kind), actor=actor))[0]
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
-        """Take a timer back. Clearing one that is not set changes nothing but the log."""
+        """Remove a timer and return the event. Clearing one that is not set changes nothing but the
+        log.
+
+        Raises SessionNotFound.
+        """
         return (await self._session.record(timer_cleared(name), actor=actor))[0]
 
     async def set_priority(self, priority: int, *, actor: str | None = None) -> Event:
-        """Say how urgent it is, from -1000 to 1000: among due sessions the highest go first."""
+        """Set how urgent it is, from -1000 to 1000, and return the event.
+
+        Among due sessions the highest are claimed first. Raises InvalidEvent for another number,
+        SessionNotFound.
+        """
         return (await self._session.record(prioritized(priority), actor=actor))[0]

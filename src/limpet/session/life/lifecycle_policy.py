@@ -55,8 +55,8 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     guards: Mapping[tuple[Phase, str], Function] = {}
     before: Mapping[tuple[Phase, Phase], Function] = {}
     after: Mapping[tuple[Phase, Phase], Function] = {}
-    exit_criteria: tuple[Function, ...] = ()
-    compensate: tuple[Function, ...] = ()
+    exit_criteria: Sequence[Function] = ()
+    compensate: Sequence[Function] = ()
     compensations: Mapping[str, Function] = {}  # of effects, by the name they registered
     cleanup: Mapping[Cleanup, Function] = {}
     cleanup_seconds: float = CLEANUP_SECONDS
@@ -65,42 +65,35 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     tools: Any = None  # a ToolRegistry: bound by activating, and again by resuming
     suspensions_per_day: float = SUSPENSIONS_PER_DAY
 
+    def checked(self) -> Lifecycle:
+        """Return the policy with copies of its parts. Raises InvalidInput if one is not valid."""
+        steps = {(of, rule.to) for (of, _), rule in TABLE.items()} | {("archived", "terminated")}
+        names = f"a phase ({', '.join(PHASES)}) and an event ({', '.join(EVENTS)})"
+        _check_keys("guards", self.guards, set(TABLE) | {("active", "renew")}, names)
+        _check_keys("before", self.before, steps, "two phases, as in ('active', 'suspended')")
+        _check_keys("after", self.after, steps, "two phases, as in ('active', 'suspended')")
+        _check_keys("cleanup", self.cleanup, set(CLEANUP), f"one of {', '.join(CLEANUP)}")
+        _check_names("compensations", self.compensations)
+        return msgspec.structs.replace(
+            self,
+            guards=dict(self.guards),
+            before=dict(self.before),
+            after=dict(self.after),
+            cleanup=dict(self.cleanup),
+            exit_criteria=_functions("exit_criteria", self.exit_criteria),
+            compensate=_functions("compensate", self.compensate),
+            compensations=dict(self.compensations),
+        )
+
 
 NO_LIFECYCLE: Final = Lifecycle()
 
 
-def policy(
-    *,
-    guards: Mapping[tuple[Phase, str], Function] | None,
-    before: Mapping[tuple[Phase, Phase], Function] | None,
-    after: Mapping[tuple[Phase, Phase], Function] | None,
-    cleanup: Mapping[Cleanup, Function] | None,
-    exit_criteria: Sequence[Function],
-    compensate: Sequence[Function],
-    compensations: Mapping[str, Function] | None,
-    **more: Any,
-) -> Lifecycle:
-    """A policy whose every part was looked at. Raises InvalidInput."""
-    steps = {(of, rule.to) for (of, _), rule in TABLE.items()} | {("archived", "terminated")}
-    names = f"a phase ({', '.join(PHASES)}) and an event ({', '.join(EVENTS)})"
-    _check_keys("guards", guards or {}, set(TABLE) | {("active", "renew")}, names)
-    _check_keys("before", before or {}, steps, "two phases, as in ('active', 'suspended')")
-    _check_keys("after", after or {}, steps, "two phases, as in ('active', 'suspended')")
-    _check_keys("cleanup", cleanup or {}, set(CLEANUP), f"one of {', '.join(CLEANUP)}")
-    _check_names("compensations", compensations or {})
-    for name, given in (("exit_criteria", exit_criteria), ("compensate", compensate)):
-        if not isinstance(given, Iterable) or not all(map(callable, given)):
-            raise InvalidInput(f"{name} takes a list of functions, not {described(given)}.")
-    return Lifecycle(
-        guards=dict(guards or {}),
-        before=dict(before or {}),
-        after=dict(after or {}),
-        cleanup=dict(cleanup or {}),
-        exit_criteria=tuple(exit_criteria),
-        compensate=tuple(compensate),
-        compensations=dict(compensations or {}),
-        **more,
-    )
+def _functions(name: str, given: Iterable[Function]) -> tuple[Function, ...]:
+    functions = tuple(given) if isinstance(given, Iterable) else ()
+    if not isinstance(given, Iterable) or not all(map(callable, functions)):
+        raise InvalidInput(f"{name} takes a list of functions, not {described(given)}.")
+    return functions
 
 
 def _check_names(name: str, given: Any) -> None:

@@ -118,6 +118,7 @@ class Memory(Buffers):
         return UnreadLayer(self._writer, made) if head is None else made(head)
 
     def layer(self, name: LayerName) -> WorkingMemory | Layer:
+        """Return the layer of this name."""
         layer: WorkingMemory | Layer = getattr(self, name)
         return layer
 
@@ -129,6 +130,7 @@ class WorkingMemory:
         self._writer = writer
 
     async def put(self, name: str, value: Any) -> Remembered:
+        """Remember a value under a name, and return the entry."""
         _check_name(name)
         trip = round_trip(value, msgspec.json.decode)
         plain = settle(value, "the value") if trip is None else trip[1]
@@ -140,11 +142,12 @@ class WorkingMemory:
         return entry
 
     async def get(self, name: str) -> Any:
-        """The value, or None."""
+        """Return the value, or None."""
         entry = self._entries.get(name)
         return None if entry is None else entry.value
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        """Return the entries whose names begin with `prefix`."""
         entries = self._entries
         return tuple(entries[name] for name in sorted(entries) if name.startswith(prefix))
 
@@ -153,6 +156,7 @@ class WorkingMemory:
         return _ranked(await self.list(), text, limit)
 
     def reset(self) -> None:
+        """Forget everything."""
         self._writer.working_memory = None
 
     @property
@@ -173,7 +177,10 @@ class Layer:
         self._own = own
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
-        """Remember a value under a name; an older one stays in its history."""
+        """Store a value under a name and return the entry; an older one stays in its history.
+
+        Raises InvalidInput if it cannot be stored.
+        """
         _check_name(name)
         head = await _head_of(self._writer)
         if head is not None and head.phase in TERMINAL:
@@ -184,12 +191,12 @@ class Layer:
         return self._shown(await self._put(self._prefix + name, value, by))
 
     async def get(self, name: str) -> Any:
-        """The newest value, or None."""
+        """Return the newest value, or None."""
         document = await self._documents.find(self._prefix + _check_name(name))
         return None if document is None else document.value
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        """Everything in this layer whose name begins so, in the order of names."""
+        """Return the entries whose names begin with `prefix`, in the order of names."""
         return await self._all(self._prefix + prefix)
 
     async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
@@ -290,7 +297,7 @@ class Overlay(Layer):
         self._head = head
 
     async def get(self, name: str) -> Any:
-        """The newest value, this session's own before that of its parent; or None."""
+        """Return the newest value, this session's own before that of its parent; or None."""
         own = await self._documents.find(self._prefix + _check_name(name))
         if own is not None:
             return own.value
@@ -298,7 +305,7 @@ class Overlay(Layer):
         return None if above is None else await above.get(name)
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        """Everything whose name begins so, in the order of names; its own hides its parent's."""
+        """Return the entries whose names begin with `prefix`; its own hide its parent's."""
         above = await self._above()
         entries = {} if above is None else {each.name: each for each in await above.list(prefix)}
         entries |= {each.name: each for each in await super().list(prefix)}
@@ -345,21 +352,22 @@ class Episodes(Layer):
         self._child = child  # the session itself, if it is delegated
 
     async def get(self, name: str) -> Any:
-        """The newest value, or None; `parent/…` is one of its parent's."""
+        """Return the newest value, or None; `parent/…` is one of its parent's."""
         if self._child is not None and name.startswith(PARENT):
             above = await self._above()
             return None if above is None else await above.get(name.removeprefix(PARENT))
         return await super().get(name)
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
-        """Remember what happened. Its parent's episodes are read only: InvalidInput."""
+        """Store what happened and return the entry. Raises InvalidInput for its parent's
+        episodes."""
         if self._child is not None and isinstance(name, str) and name.startswith(PARENT):
             raise InvalidInput(f"{name!r} is an episode of its parent, which is read only.")
         return await super().put(name, value, actor=actor)
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        """This session's own, its parent's (`parent/…`), then those of the user's completed
-        sessions (`promoted/…`)."""
+        """Return this session's own entries, its parent's (`parent/…`), then those of the user's
+        completed sessions (`promoted/…`)."""
         own = await self._all(self._prefix + prefix)
         above = await self._above()
         read = () if above is None else await above.list()

@@ -449,7 +449,7 @@ async def role_of(role: Role | None, session: Session[Any]) -> str | None:
 
 
 def tokens_left(facts: Facts, tokens: int | None) -> int | None:
-    """Return what is left of these tokens, or of the session's own budget; None: no limit."""
+    """Return the rest of these tokens, or of the session's own budget; None without a limit."""
     return remaining(facts)[1] if tokens is None else tokens - spent(facts).tokens
 
 
@@ -486,7 +486,7 @@ class Retrieval:
         self.warnings: list[str] = []
 
     async def all(self, queries: Sequence[Any]) -> dict[str, Evidence]:
-        """The evidence of every query, by its id. What cannot be had is a warning."""
+        """Return the evidence of every query, by its id. A query without an answer is a warning."""
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def one(query: Any) -> Evidence | None:

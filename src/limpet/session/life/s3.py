@@ -30,7 +30,7 @@ _KEYS: Final = re.compile(r"<Key>([^<]*)</Key>")
 
 
 class Credentials(NamedTuple):
-    """Who asks, and in which region."""
+    """The credentials of a request, and its region."""
 
     id: str
     secret: str
@@ -114,7 +114,7 @@ class BucketArchive:
         digest: str = _EMPTY,
         into: IO[bytes] | None = None,
     ) -> str:
-        """One signed request; its answer as text, or written to a file."""
+        """Send one signed request; return its answer as text, or write it to a file."""
         asked = urlencode(sorted((query or {}).items()), quote_via=quote)
         url = f"{self._base}/{quote(name)}".rstrip("/") + (f"?{asked}" if asked else "")
         headers = signed(method, url, digest, self._keys, datetime.now(UTC))

@@ -48,7 +48,7 @@ Done: TypeAlias = Literal[
     "suspended", "terminated", "resumed", "deleted", "archived", "removed", "left", "nothing"
 ]
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
-# What is looked at first where several times have passed.
+# The order of checks where several times have passed.
 _ORDER: Final[tuple[Deadline, ...]] = (
     "expiry",
     "archive",
@@ -67,7 +67,7 @@ _MOVES: Final[dict[Deadline, tuple[tuple[PhaseEvent, ...], Done]]] = {
 }
 
 
-# What each is called in metrics.
+# The name of each in metrics.
 _TRACES: Final[dict[Deadline, str]] = {
     "absolute": "absolute_timeout",
     "deadline": "deadline_reached",
@@ -114,7 +114,7 @@ class Sweep:
     """One sweep under way."""
 
     def __init__(self, services: Services, within: Callable[[Key], bool] | None = None) -> None:
-        """`within` says which sessions it is for; None: for all, and for what belongs to none."""
+        """`within` selects sessions; None is all of them, and what belongs to none."""
         self._services, self._journal = services, services.journal
         self._within = within
         self._worker = f"sweep:{self._journal.new_id()}"
@@ -136,7 +136,9 @@ class Sweep:
             if self._within is not None:
                 keys = tuple(filter(self._within, keys))
             for start in range(0, len(keys), AT_ONCE):
-                await self._several(keys[start : start + AT_ONCE])
+                async with asyncio.TaskGroup() as group:
+                    for key in keys[start : start + AT_ONCE]:
+                        group.create_task(self._one(key))
         if self._within is not None:
             return self._report(more=more)
         # Not before: an archive that does not answer would keep those waiting whose time has come.
@@ -152,11 +154,6 @@ class Sweep:
         expired, more_items = await expire_items(self._services, limit)
         more = more or more_events or more_items
         return self._report(more=more, evicted=evicted.events, expired=expired)
-
-    async def _several(self, keys: tuple[Key, ...]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for key in keys:
-                group.create_task(self._one(key))
 
     async def _one(self, key: Key) -> None:
         try:

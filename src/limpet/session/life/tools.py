@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # (tool, session) → True, or the reason why this caller may not use it.
 Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
-# What a crash in the middle of an effect leads to: ask a person, or try again under its key.
+# After a crash in the middle of an effect: ask a person, or try again under its key.
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 COLLECTION: Final = "tools"
 TOOL_NAME_CHARS_MAX: Final = 128
@@ -124,7 +124,10 @@ class ToolRegistry:
             self.add(tool)
 
     def add(self, tool: Tool) -> None:
-        """Register a tool; one name may have several versions."""
+        """Register a tool; one name may have several versions.
+
+        Raises InvalidInput unless it is a Tool.
+        """
         if not isinstance(tool, Tool):
             raise InvalidInput(f"{described(tool)} is not a tool. Pass a limpet.Tool.")
         same = self._tools.setdefault(tool.name, [])
@@ -134,15 +137,18 @@ class ToolRegistry:
         )
 
     def remove(self, name: str) -> None:
-        """Forget every version of a tool. Sessions that have it bound keep the binding."""
+        """Remove every version of a tool. Sessions that have it bound keep the binding. Raises
+        nothing."""
         self._tools.pop(name, None)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the registered tools."""
         return tuple(sorted(self._tools))
 
     def resolve(self, name: str, version: str | None = None) -> Tool | None:
-        """Return the newest version compatible with `version`: the same MAJOR and not older."""
+        """Return the newest version compatible with `version` (the same MAJOR and not older), or
+        None."""
         versions = self._tools.get(name, [])
         if version is None:
             return versions[-1] if versions else None
@@ -152,7 +158,7 @@ class ToolRegistry:
 
     async def substitute(self, names: Iterable[str], session: Handle) -> Tool | None:
         """Return the newest version of the first of these names that is registered and
-        permitted."""
+        permitted, or None."""
         for tool in map(self.resolve, names):
             if tool is not None and await self.refusal(tool, session) is None:
                 return tool
@@ -187,6 +193,7 @@ class Bound(msgspec.Struct):
 
     @property
     def fact(self) -> Fact:
+        """Return the fact that records this binding."""
         return tools_bound(self.tools, degraded=self.degraded, substituted=self.substituted)
 
     def is_in(self, facts: Facts) -> bool:
@@ -334,6 +341,7 @@ class ToolUse:
             raise ToolDenied(name, f"{error.denial}{policy}") from error
 
     def is_exclusive(self, name: str) -> bool:
+        """True if one session at a time may use the tool."""
         return bool(tools_in(self._session.head.facts).get(name, EMPTY).get("exclusive"))
 
 
@@ -354,7 +362,7 @@ class HeldTool:
                 await self._renewed()
 
     async def check(self) -> None:
-        """Return only while it is held. Raises ToolLocked if another session may have it."""
+        """Return while the tool is held; raise ToolLocked if another session may have it."""
         while steady_ns() >= self._until_ns:  # again: it may have stood still meanwhile
             if not await self._renewed():
                 raise ToolLocked(*self._of, self._lease.until)
@@ -376,7 +384,7 @@ class ToolLocks:
         self._worker = f"session:{session.head.uid}"
 
     async def lock(self, name: str, seconds: float) -> Lease:
-        """Hold the tool for so long. Raises ToolLocked if another session does."""
+        """Hold the tool for `seconds`. Raises ToolLocked if another session does."""
         document = self._name(name)
         with suppress(DocumentConflict):
             await self._documents.put(document, {"tool": document}, expect=0, actor=_ACTOR)
@@ -421,7 +429,7 @@ class ToolLocks:
         return renewed if isinstance(renewed, Lease) else None
 
     async def release_all(self) -> tuple[str, ...]:
-        """Let go of every exclusive tool that this session holds; their names."""
+        """Release every exclusive tool that this session holds; return their names."""
         bound = tools_in(self._session.head.facts)
         released = []
         for name in [name for name, kept in bound.items() if kept.get("exclusive")]:
@@ -464,11 +472,12 @@ class SessionTools:
         *names: str,
         actor: str | None = None,
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Bind these tools of a registry, or all of them; they replace what was bound.
+        """Bind these tools of a registry, or all of them; return the bindings, which replace the
+        old ones.
 
         From then on the turns of this session use these tools and no others. Raises
-        RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional tools
-        that cannot be bound are left out, and bound when they are there again.
+        RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional tools that
+        cannot be bound are left out, and bound when they are there again.
         """
         check_bindable(registry, names)
         await writer_of(self._session).load(tail=20)
@@ -480,9 +489,10 @@ class SessionTools:
         return self.bound
 
     async def lock(self, name: str, *, seconds: float = 30) -> Lease:
-        """Hold an exclusive tool, until the lease ends, is released, or the session is suspended.
+        """Lock an exclusive tool until the lease ends, is released, or the session is suspended;
+        return the lease.
 
-        Give it back with lp.work.release(lease). Raises ToolLocked if another session holds it.
+        Release it with lp.work.release(lease). Raises ToolLocked if another session holds it.
         """
         if not self.bound.get(name, {}).get("exclusive"):
             raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")

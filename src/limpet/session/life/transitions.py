@@ -49,7 +49,6 @@ from limpet.model.facts.phases import (
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.runs import status_changed
-from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.running.spawned import children_open, is_spawned
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
@@ -91,6 +90,7 @@ class Durations(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> float:
+        """The seconds in all phases together."""
         return self.init + self.active + self.suspended + self.resumed
 
     @property
@@ -233,7 +233,7 @@ class PhaseChange:
     async def _end_spawned(
         self, end: SpawnedEnd, drafts: tuple[Prepared, ...], version: int, puts: tuple[Put, ...]
     ) -> tuple[Event, ...]:
-        """Record its end and what its parent learns of it; its end alone if the parent is gone."""
+        """Record its end and notify the parent; only its end if the parent is gone."""
         writer, release = writer_of(self._session), self._release
         try:
             return await writer.commit(
@@ -394,8 +394,7 @@ class PhaseChange:
 
     async def _release_tools(self) -> None:
         """Release the exclusive tools of a session that stops working."""
-        bound = tools_in(self._session.head.facts)
-        if any(kept.get("exclusive") for kept in bound.values()):
+        if "tools" in self._session.head.facts:
             await ToolLocks(self._session).release_all()
 
     def _signal(self) -> None:

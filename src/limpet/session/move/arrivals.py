@@ -29,7 +29,6 @@ from limpet.errors import (
 from limpet.model import (
     EMPTY,
     Commit,
-    DefaultActor,
     Head,
     Key,
     checkpoints_of,
@@ -43,10 +42,11 @@ from limpet.model.facts.moves import (
     arrived,
     departure,
     last_epoch,
+    leads_to,
     short_digest,
     stage_prefix,
 )
-from limpet.model.keys import ARRIVALS, ROUTES
+from limpet.model.keys import ARRIVALS
 from limpet.session.documents import Documents, Internal, Put, commit_puts
 from limpet.session.journal import Tries
 from limpet.session.life.memory import memory_key
@@ -60,21 +60,20 @@ from limpet.session.move.adopter import (
     records_in,
 )
 from limpet.session.move.attachments import blobs_in, copy_blobs, logs_of, newest_beside
-from limpet.session.performed import ask_server, server_of
+from limpet.session.move.routes import MOVER, forget_route
 from limpet.session.runs.delegation import head_of
 from limpet.store.overview import Overview
 from limpet.store.pages import each_head, head_pages
-from limpet.store.protocol import Exchange, Query, Standing
+from limpet.store.protocol import Exchange, Query, Standing, traffic_of
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
     from limpet.session.services import Services
 
-MOVER: Final = DefaultActor("system:move")
 DECISIONS: Final = "moves"
 CAPACITY: Final = "arriving"  # the collection of what each app accepts here
 Decision: TypeAlias = Literal["arrived", "refused"]
-# Why a move did not happen. unknown: the target cannot be reached, and decides when it can.
+# The reason of a failed move. unknown: the target cannot be reached, and decides when it can.
 MoveReason: TypeAlias = Literal[
     "exists",
     "deleted",
@@ -184,6 +183,7 @@ class Arrivals(Adopter):
     def __init__(self, services: Services, node: str) -> None:
         super().__init__(services.journal)
         self._services, self.node = services, node
+        self.traffic = traffic_of(services.journal.store)
 
     # --- prepare -------------------------------------------------------------------------------
 
@@ -217,14 +217,25 @@ class Arrivals(Adopter):
         heads = each_head(store, Query(app=app))  # those that have left do not count
         return len([0 async for head in heads if departure(head.facts) is None])
 
+    async def identity(self) -> str:
+        """Return what tells this store apart from others, even of the same name."""
+        return await self.journal.store.identity()
+
+    async def expects(self, arrival: Arrival) -> bool:
+        """True if this epoch of the session was staged here, or decided about."""
+        place = arrival._staged(EXPECTED)
+        if await head_of(self.journal, place) is not None:
+            return True
+        return await self.decision(arrival) is not None
+
     async def decision(self, arrival: Arrival) -> Decision | None:
-        """Return what was decided about this epoch; None: nothing yet."""
+        """Return the decision about this epoch; None if there is none yet."""
         document = await self._decisions(arrival).find(arrival.decision_name)
         decided = None if document is None else document.value.get("decision")
         return decided if decided in ("arrived", "refused") else None
 
     async def decided(self, arrivals: Sequence[Arrival]) -> Decision | None:
-        """Return what was decided about sessions that move together; None: nothing yet.
+        """Return the decision about sessions that move together; None if there is none yet.
 
         It is decided about all of them at once. Of some the log may be gone where they came from,
         so each is asked.
@@ -387,12 +398,16 @@ class Arrivals(Adopter):
             if decided is None:
                 raise
             return decided
+        return "arrived"
+
+    async def clear(self, arrivals: Sequence[Arrival]) -> None:
+        """Remove what sessions that have arrived do not need any more: what was staged, and the
+        route to where they were. If nobody does, a sweep removes it in a day."""
         for each in arrivals:
             await forget_route(self._services, each.key)
             await self.drop_staged(
                 [head.key async for head, _, _ in self.staged(each.key, each.uid)]
             )
-        return "arrived"
 
     async def refuse(self, arrivals: Sequence[Arrival], reason: str) -> Decision:
         """Decide that these sessions never arrive in this epoch, unless it is decided already."""
@@ -417,7 +432,8 @@ class Arrivals(Adopter):
         away = None if head is None else departure(head.facts)
         if head is None or away is None or head.uid != arrival.uid:
             return
-        if away["epoch"] == arrival.epoch and away["to"] == self.node:
+        here = leads_to(away, self.node, await self.identity())
+        if here and away["epoch"] == arrival.epoch:
             ends = [Exchange(key, Standing(head.uid, head.version))]
             async for log in logs_of(self.journal, key):
                 ends.append(Exchange(log.key, Standing(log.uid, None)))
@@ -450,7 +466,7 @@ class Arrivals(Adopter):
                 ends[each.key] = Standing(head.uid, head.version)
         if await self.journal.store.exchange(_swaps(arrivals, ends)):
             return True
-        # What an earlier session under a key has left beside it ends.
+        # Documents that an earlier session left under the same key end.
         for each in arrivals:
             names = [memory_key(each.key, log.name) for log in each.memory]
             beside = [] if each.key in ends else [checkpoints_of(each.key)]
@@ -525,7 +541,7 @@ async def expected_sessions(journal: Journal) -> list[Key]:
     return keys
 
 
-# --- policies and routes -------------------------------------------------------------------------
+# --- policies ------------------------------------------------------------------------------------
 
 
 async def arrival_policy(services: Services, app: str) -> ArrivalPolicy:
@@ -534,53 +550,6 @@ async def arrival_policy(services: Services, app: str) -> ArrivalPolicy:
     document = await documents.find(app)
     policy = None if document is None else documents.decoded(document, ArrivalPolicy)
     return ArrivalPolicy() if policy is None else policy
-
-
-class Home(msgspec.Struct, frozen=True):
-    """The node that owns a session, and since which epoch (0: it has never moved)."""
-
-    node: str
-    epoch: int
-
-
-def _routes(services: Services, key: Key) -> Internal:
-    return Internal(services.journal, ROUTES.removeprefix("$$"), owner=(key.app, key.user))
-
-
-def route_key(services: Services, key: Key) -> Key:
-    """Return the key of the document that says where a session went."""
-    return _routes(services, key).key(key.id)
-
-
-async def keep_route(services: Services, head: Head) -> None:
-    """Remember where a session went whose rows are about to go."""
-    away = departure(head.facts)
-    assert away is not None
-    value = {"to": away["to"], "epoch": away["epoch"], "uid": head.uid}
-    await _routes(services, head.key).put(head.key.id, value, actor=MOVER)
-
-
-async def forget_route(services: Services, key: Key) -> None:
-    """The session is here again."""
-    if await head_of(services.journal, route_key(services, key)) is not None:
-        await _routes(services, key).purge(key.id)
-
-
-class _Route(msgspec.Struct, frozen=True):
-    to: str
-    epoch: int
-    uid: str
-
-
-async def route_of(services: Services, key: Key) -> Home | None:
-    """Return where a session went whose rows were removed; None if nothing is known."""
-    if (server := server_of(services.journal)) is not None:
-        home: Home | None = await ask_server(server, "home", key)
-        return home
-    routes = _routes(services, key)
-    document = await routes.find(key.id)
-    route = None if document is None else routes.decoded(document, _Route)
-    return None if route is None else Home(route.to, route.epoch)
 
 
 def check_arrivals(sessions: Any, bytes: Any, schema: Any) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class _CheckpointLogState(msgspec.Struct, frozen=True):
 
 
 def marks_in(fields: FrozenDict, uid: str, log: Newest) -> CheckpointMarks:
-    """Return the marks in the state of such a log; none if it is of another session than `uid`."""
+    """Return the marks in the state of such a log; empty if it belongs to another uid."""
     if fields.get(facts.OF) != uid:
         return CheckpointMarks()
     state = msgspec.convert(fields, _CheckpointLogState)
@@ -209,7 +209,7 @@ async def chunks_of(source: Blobs, key: Key, blob: Blob) -> AsyncIterator[BlobCh
 
 
 async def copy_blobs(source: Blobs, target: Adopter, key: Key, stage: Key | None = None) -> int:
-    """Send the blobs that the target does not have of this session; how many. `stage` is the key
+    """Send the blobs of this session that the target lacks; return their number. `stage` is the key
     that the session has there, if it is another."""
     sent, there = 0, stage or key
     async for blob in blobs_of(source, key):

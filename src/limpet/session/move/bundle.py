@@ -163,7 +163,7 @@ _memory_line: Final = msgspec.json.Decoder(_MemoryLine).decode
 _trailer: Final = msgspec.json.Decoder(_TrailerLine).decode
 
 
-# What parsing raises for bytes that are not what they should be.
+# Errors of parsing bytes that are malformed.
 _MALFORMED: Final = (LimpetError, ValueError, TypeError, OverflowError, RecursionError)
 T = TypeVar("T")
 

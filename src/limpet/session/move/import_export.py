@@ -51,7 +51,7 @@ from limpet.model import (
 from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts, documents as document_facts
 from limpet.model.facts.creation import FORKED
-from limpet.model.facts.moves import check_here, departure
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import is_stub
 from limpet.model.limits import (
     BLOB_CHUNK_BYTES,
@@ -100,6 +100,7 @@ from limpet.session.move.bundle import (
     BundleWriter,
     refuse_place,
 )
+from limpet.session.runs.delegation import head_of
 from limpet.store.blobs import Blob
 from limpet.store.pages import wanted
 from limpet.store.protocol import ChainedEvent
@@ -129,7 +130,7 @@ async def export_session(
     memory: bool = False,
     redact: tuple[str, ...] = (),
 ) -> Head:
-    """Write the session as it is now to a file that must not exist yet; its head there.
+    """Write the session as it is now to a new file; return its head there.
 
     In plain text, unless a seal is given, whose keys are ready. With its `memory`, unless that
     stays in the store, as that of an archived session does. If anything is to be left out
@@ -142,7 +143,7 @@ async def export_session(
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     if is_stub(head.facts):
         raise SessionArchived(key)
-    check_here(key, head.facts)
+    head.check_here()
     base = await source.base(key)
     refuse_place(path)
 
@@ -211,6 +212,9 @@ async def import_session(journal: Journal, path: Path) -> Key:
         opening = reader.opening
         key = opening.key
         _refuse_reserved(key)
+        head = await head_of(journal, key)
+        if head is not None:
+            head.check_here()
         here = await adopter.newest(key)
         log = await newest_beside(adopter, checkpoints_of(key))
         proof = await _prove(reader, here, log, await newest_of(journal, key))

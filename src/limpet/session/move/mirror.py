@@ -1,6 +1,6 @@
 """A mirror: sessions as files that people and their tools read, a directory for each.
 
-    DIRECTORY/.limpet-runtime/session-relations.json    who works for whom
+    DIRECTORY/.limpet-runtime/session-relations.json    children, forks and relations
     DIRECTORY/app/user/id/session.json                  what it is and where it stands
                           events.jsonl                  the log, a line for each event
                           wake-queue.jsonl              when it wants to be woken, and why
@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -32,13 +32,15 @@ from limpet.errors import (
     SessionNotFound,
     StoreFull,
 )
-from limpet.model import Head, Key, Texts
+from limpet.model import Event, Head, Key, Texts
+from limpet.model.facts.relations import RELATED, key_in
 from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.json_forms import event_form, head_form, key_form, time_form
 from limpet.session.loggers import SESSION
 from limpet.session.move.bundle import NO_SPACE
+from limpet.session.relations import relation_edge
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -47,6 +49,8 @@ from limpet.store.pages import each_head
 from limpet.store.protocol import DerivesFiles, Query, plural
 from limpet.store.system import in_thread
 
+_Ends: TypeAlias = tuple[str, Key, Key]  # the kind of a relation, and from whom to whom
+_AT_ONCE: Final = 16  # sessions
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
@@ -67,21 +71,21 @@ async def mirror(
     and StoreFull if there is no space: what is there then is whole. What is archived stays as it
     was written before; SessionArchived if it is the one that was asked for."""
     sessions = events = 0
-    related: dict[Key, Any] = {}
+    related: dict[_Ends, Any] = {}
     archived: set[Key] = set()
     try:
-        async for session in _sessions(services, key, app):
-            try:
-                await session.refresh(tail=0)
-                events += await _write(session, directory)
-            except (SessionArchived, *_GONE) as error:
-                if isinstance(key, Key):
-                    raise
-                if isinstance(error, SessionArchived):
-                    archived.add(session.key)
-                continue
-            related |= _relation(session)
-            sessions += 1
+        async for some in _some(_sessions(services, key, app)):
+            writing = [_write(session, directory) for session in some]
+            answers = await asyncio.gather(*writing, return_exceptions=True)
+            for session, answer in zip(some, answers, strict=True):
+                if isinstance(answer, (SessionArchived, *_GONE)) and not isinstance(key, Key):
+                    archived |= {session.key} if isinstance(answer, SessionArchived) else set()
+                    continue
+                if isinstance(answer, BaseException):
+                    raise answer
+                lines, own = answer
+                related |= _works_for(session) | own
+                sessions, events = sessions + 1, events + lines
         kept = archived if key is None and app is None else None
         await in_thread(lambda: _relate(directory / RELATIONS, related, kept))
     except (OSError, msgspec.DecodeError) as error:
@@ -93,12 +97,14 @@ async def mirror(
 
 class DerivedFiles:
     """The files that a log store keeps for people: written after each compaction, in a task that
-    no caller waits for. What fails is written by the next one."""
+    no caller waits for. Sessions whose files cannot be written are tried again after the next."""
 
     def __init__(self, services: Services, store: DerivesFiles) -> None:
         self._services, self._store = services, store
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[object] | None = None
+        self._left: dict[Key, None] = {}  # sessions whose files are still to be written
+        self._closed = False
         store.listen_compaction(self._heard)
 
     def _heard(self) -> None:
@@ -106,7 +112,7 @@ class DerivedFiles:
             self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             self._task = self._loop.create_task(self._try())
 
     async def _try(self) -> None:
@@ -117,17 +123,25 @@ class DerivedFiles:
 
     async def write(self) -> Mirrored:
         """Write the files of all sessions that were written to, after those that are being."""
-        await self.close()
+        await self._rest()
         return await self._write_changed()
 
     async def _write_changed(self) -> Mirrored:
         directory = self._store.derived_directory
         if directory is None:
             return Mirrored()
-        return await mirror(self._services, directory, self._store.take_changed(), None)
+        self._left |= dict.fromkeys(self._store.take_changed())
+        done = await mirror(self._services, directory, tuple(self._left), None)
+        self._left.clear()
+        return done
 
     async def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for what is being written, and begin nothing more."""
+        await asyncio.sleep(0)  # a compaction that has ended may just be heard of
+        await self._rest()
+        self._closed = True
+
+    async def _rest(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -143,23 +157,39 @@ async def _sessions(
         yield Session(services, head.key, untyped=True)
 
 
-async def _write(session: Session[Any], directory: Path) -> int:
-    """The files of one session; how many events are in them."""
+async def _some(sessions: AsyncIterator[Session[Any]]) -> AsyncIterator[list[Session[Any]]]:
+    """Some sessions at a time: most of writing a short one is waiting for the thread that does."""
+    some: list[Session[Any]] = []
+    async for each in sessions:
+        some.append(each)
+        if len(some) == _AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+async def _write(session: Session[Any], directory: Path) -> tuple[int, dict[_Ends, Any]]:
+    """The files of one session: how many events are in them, and the relations they record."""
+    await session.refresh(tail=0)
     place = session_directory(directory, session.key)
-    lines = await _log(session, place)
+    lines, related = await _log(session, place)
     await _rest(session, place)
-    return lines
+    return lines, related
 
 
-async def _log(session: Session[Any], place: Path) -> int:
-    """events.jsonl, a page at a time; how many there are."""
+async def _log(session: Session[Any], place: Path) -> tuple[int, dict[_Ends, Any]]:
+    """events.jsonl, a page at a time: how many there are, and the relations among them."""
     after, lines, version = session.head.floor, 0, session.version
+    related: dict[_Ends, Any] = {}
     with _AtomicFile(place / "events.jsonl") as file:
         while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
             some = [event for event in page if event.seq <= version]
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
+            for event in some:
+                related |= _relation(session.key, event)
             after, lines = page[-1].seq, lines + len(some)
-    return lines
+    return lines, related
 
 
 async def _rest(session: Session[Any], place: Path) -> None:
@@ -214,38 +244,56 @@ def _timer(name: str, timer: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
     return {**shown, "kind": timer["kind"], "reason": revisit.reason, "priority": revisit.priority}
 
 
-def _relation(session: Session[Any]) -> dict[Key, Any]:
-    """Whom this session works for, by its own key."""
-    works_for = children.delegation(session.head.facts)
-    if works_for is None:
+def _works_for(session: Session[Any]) -> dict[_Ends, Any]:
+    """Whom this session works for, and what it is a fork of."""
+    key, facts = session.key, session.head.facts
+    related: dict[_Ends, Any] = {}
+    works_for, origin = children.delegation(facts), facts.get("parent")
+    if works_for is not None:
+        parent, ended = key_in(works_for), bool(works_for.get("ended"))
+        ends = {"kind": "child", "parent": key_form(parent), "child": key_form(key)}
+        related["child", parent, key] = {**ends, "depth": works_for["depth"], "ended": ended}
+    if origin is not None:
+        ends = {"kind": "fork", "parent": key_form(key_in(origin)), "child": key_form(key)}
+        related["fork", key_in(origin), key] = ends
+    return related
+
+
+def _relation(key: Key, event: Event) -> dict[_Ends, Any]:
+    """The relation that an event of this session records."""
+    if event.type != RELATED or event.data is None:
         return {}
-    relation = {"parent": _parent(works_for), "child": key_form(session.key)}
-    ended = bool(works_for.get("ended"))
-    return {session.key: relation | {"depth": works_for["depth"], "ended": ended}}
+    edge = relation_edge(key, event.data)
+    ends = {"kind": edge.kind, "source": key_form(edge.source), "target": key_form(edge.target)}
+    shown = {**ends, "at": time_form(event.at_us), "actor": event.actor}
+    return {(edge.kind, edge.source, edge.target): shown}
 
 
 def _parent(works_for: Mapping[str, Any]) -> dict[str, str]:
     return {name: works_for[name] for name in ("app", "user", "id")}
 
 
-def _relate(path: Path, related: dict[Key, Any], kept: Set[Key] | None) -> None:
-    """Keep the known relations of these children; None keeps all, since only some were read."""
+def _relate(path: Path, related: dict[_Ends, Any], kept: Set[Key] | None) -> None:
+    """Keep what is known of these sessions; None keeps all, since only some were read."""
     before: list[dict[str, Any]] = []
     if kept != set() and path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
-    known = {msgspec.convert(each.get("child"), Key): each for each in before}
+    known = {_ends(each): each for each in before}
     if kept is not None:
-        known = {child: known[child] for child in known if child in kept}
+        known = {ends: known[ends] for ends in known if not kept.isdisjoint(ends[1:])}
     known |= related
-    _json(path, [known[child] for child in sorted(known, key=_parts)])
+    _json(path, [known[ends] for ends in sorted(known)])
+
+
+def _ends(relation: Mapping[str, Any]) -> _Ends:
+    """The two ends of a relation in the file."""
+    names = ("source", "target") if "source" in relation else ("parent", "child")
+    source, target = [msgspec.convert(relation.get(name), Key) for name in names]
+    return str(relation.get("kind", "child")), source, target
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.format(_encode(value)).decode()
-
-
-def _parts(key: Key) -> tuple[str, str, str]:
-    return (key.app, key.user, key.id)
 
 
 def _json(path: Path, value: Any) -> None:

@@ -49,6 +49,7 @@ from limpet.model.facts.moves import (
     family_in,
     kin_of,
     last_epoch,
+    leads_to,
     returned,
     stage_prefix,
 )
@@ -69,7 +70,6 @@ from limpet.session.move.adopter import (
     records_in,
 )
 from limpet.session.move.arrivals import (
-    MOVER,
     Arrival,
     ArrivalNeeds,
     ArrivalRefused,
@@ -78,8 +78,6 @@ from limpet.session.move.arrivals import (
     MoveReason,
     StagedLog,
     expected_sessions,
-    keep_route,
-    route_key,
 )
 from limpet.session.move.attachments import (
     PINS_MAX,
@@ -94,6 +92,7 @@ from limpet.session.move.attachments import (
     records_beside,
 )
 from limpet.session.move.bundle import zstd_module
+from limpet.session.move.routes import MOVER, gone_or_moved, keep_route, route_key
 from limpet.session.move.transfer import missing
 from limpet.session.runs.delegation import head_of
 from limpet.store.leases import Leases
@@ -105,9 +104,9 @@ from limpet.store.protocol import (
     Progress,
     Query,
     Standing,
-    Store,
-    Travels,
+    Traffic,
     plural,
+    traffic_of,
 )
 
 if TYPE_CHECKING:
@@ -121,10 +120,11 @@ _LEVEL: Final = 3  # of zstd
 _LOCK_SECONDS: Final = 60.0  # a mover that dies holds the session no longer
 _WAIT_SECONDS: Final = 0.05
 _REFUSE_SECONDS: Final = 5.0
+_CLEAR_SECONDS: Final = 5.0
 _FOLLOWS: Final = 40  # waits of that length for a mover that was faster
 _ROUNDS: Final = 4  # of staging while the session runs, each with less to send than the last
 _SMALL: Final = 64  # events that are sent during the pause rather than in one more round
-# What keeps a session from being staged.
+# Reasons why a session cannot be staged.
 _IN_THE_WAY: Final[Mapping[str, Callable[[Key], LimpetError]]] = {
     "exists": SessionExists,
     "deleted": SessionDeleted,
@@ -175,8 +175,10 @@ class MoveMeter:
     have.
     """
 
-    def __init__(self, progress: Progress | None = None, stores: Sequence[Store] = ()) -> None:
-        self._links = [store.traffic for store in stores if isinstance(store, Travels)]
+    def __init__(
+        self, progress: Progress | None = None, links: Sequence[Traffic | None] = ()
+    ) -> None:
+        self._links = [link for link in links if link is not None]
         self._before = self._travelled()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = self.compressed = self.events = self.total = 0
@@ -262,8 +264,7 @@ class Mover:
         self._services, self._journal, self._node = services, services.journal, node
         self._target, self._tools, self._force = target, tools, force
         self._deadline, self._pins = deadline, checkpoints
-        stores = (self._journal.store, target.journal.store)
-        self._meter = MoveMeter(progress, stores)
+        self._meter = MoveMeter(progress, (traffic_of(self._journal.store), target.traffic))
         self._blobs = blobs_in(self._journal)
         self._worker = f"move:{self._journal.new_id()}"
         self._until = 0.0  # when it stops waiting for a turn
@@ -330,8 +331,8 @@ class Mover:
         """Wait for what another mover makes of these sessions, and finish it if that takes long:
         two who stage the same log at once would be in each other's way."""
         for _ in range(_FOLLOWS):
-            away = next((away for head in heads if (away := departure(head.facts))), None)
-            if away is None or away["to"] != self._target.node:
+            left = next((head for head in heads if departure(head.facts) is not None), None)
+            if left is None or not await self._leads_there(left):
                 break
             members = [_Member(head, last_epoch(head.facts)) for head in heads]
             if await self._target.decided([each.arrival(self._node) for each in members]):
@@ -348,7 +349,11 @@ class Mover:
         first = next(head for head in heads if departure(head.facts) is not None)
         away = departure(first.facts)
         assert away is not None
-        if away["to"] != self._target.node:
+        try:
+            there = await self._leads_there(first)
+        except (StoreError, OSError, TimeoutError) as error:
+            return self._meter.moved(away["epoch"], "unknown", str(error))
+        if not there:
             raise SessionMoved(first.key, away["to"], away["epoch"])
         members, at = [], (away["to"], away.get("family"))  # others may have left again since
         for key in family_in(away) or (first.key,):
@@ -360,6 +365,19 @@ class Mover:
         if not members:  # meanwhile another mover has read the refusal
             return self._meter.moved(away["epoch"], "refused", "the session has returned")
         return await self._finish(members)
+
+    async def _leads_there(self, head: Head) -> bool:
+        """True if a session that has departed is on its way to the target.
+
+        A copy of the target's file has the same identity. What it lacks, unless it stands under the
+        name that the session left for, is what was staged there before the session departed.
+        """
+        away, target = departure(head.facts), self._target
+        if away is None or not leads_to(away, target.node, await target.identity()):
+            return False
+        if away["to"] == target.node:
+            return True
+        return await target.expects(_Member(head, away["epoch"]).arrival(self._node))
 
     async def _finish(self, members: Sequence[_Member]) -> Moved:
         """Bring departed sessions to a decision, and do what it says."""
@@ -392,6 +410,9 @@ class Mover:
             await self._return(members, reason)
             return self._meter.moved(epoch, reason, detail or "the target had refused this epoch")
         self._meter.seconds["pause"] = time.perf_counter() - self._departed_at
+        with suppress(LimpetError, OSError, TimeoutError):  # it has arrived all the same
+            async with asyncio.timeout(_CLEAR_SECONDS):
+                await self._target.clear(arrivals)
         await self._settle(members)
         moved = self._meter.moved(epoch, left_out=self._left_out)
         self._record(members, moved)
@@ -504,13 +525,14 @@ class Mover:
         """Record the departure of all of them, in one commit, with their leases and their live
         shares ended by it."""
         journal, to = self._journal, self._target.node
+        store = await self._target.identity()
         keys = [each.key for each in members]
         async for left in Tries():
             commits: dict[Key, Commit] = {}
             puts: list[Put] = []
             for each, lease in zip(members, leases, strict=True):
                 ended = await self._live_shares(each)
-                fact = departed(to, each.epoch, source=self._node, family=keys)
+                fact = departed(to, store, each.epoch, source=self._node, family=keys)
                 own = [*ended.pop(each.key, ()), fact]
                 for key, facts in (*ended.items(), (each.key, own)):
                     drafts = tuple([journal.prepare(fact, MOVER) for fact in facts])
@@ -601,7 +623,7 @@ class Mover:
         try:
             await self._stage_log(member)
         except SessionConflict:
-            # What is staged is not a prefix of this log: the source was restored from a backup.
+            # The staged log is not a prefix of this one: the source was restored from a backup.
             await self._target.drop_stage(member.arrival(self._node))
             member.staged, member.begun = Newest(), False
             member.blobs.clear()
@@ -727,7 +749,7 @@ class Mover:
         await self._settle(members)
 
     async def _settle(self, members: Sequence[_Member]) -> None:
-        """Nothing of these departures is left to be done."""
+        """Mark these departures as finished."""
         for each in members:
             await settle_departure(self._journal, each.key, each.uid, each.epoch)
 
@@ -744,10 +766,12 @@ class Mover:
             )
 
     async def _head(self, key: Key) -> Head:
-        """Return the newest head. Raises SessionNotFound, SessionDeleted, SessionArchived."""
+        """Return the newest head. Raises SessionNotFound, SessionDeleted, SessionArchived,
+        SessionMoved."""
         head = await head_of(self._journal, key)
         if head is None:
-            head = (await self._journal.store.load(key, tail=0, scopes=False)).head
+            async with gone_or_moved(self._services):
+                head = (await self._journal.store.load(key, tail=0, scopes=False)).head
         if is_stub(head.facts):
             raise SessionArchived(key)
         return head
@@ -777,7 +801,7 @@ def _departures(journal: Journal, key: Key) -> Internal:
 
 
 async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> None:
-    """Nothing of this departure is left to be done. What another mover has begun since stays."""
+    """Mark this departure as finished. One that another mover has begun since stays open."""
     documents = _departures(journal, key)
     log = await head_of(journal, documents.key(key.id))
     document = None if log is None else await documents.find(key.id)
@@ -840,23 +864,33 @@ async def _finish_departure(services: Services, nodes: Nodes, of: Departure) -> 
 
 async def arriving(services: Services) -> list[Head]:
     """Return the sessions that have their key here and did not arrive yet."""
-    assert services.nodes is not None
     heads: list[Head] = []
     for key in await expected_sessions(services.journal):
         head = await head_of(services.journal, key)
-        away = None if head is None else departure(head.facts)
-        if head is not None and away is not None and away["to"] == services.nodes.name:
+        if head is not None and await _is_arriving(services, head):
             heads.append(head)
     return heads
 
 
+async def _is_arriving(services: Services, head: Head) -> bool:
+    """True if the session has departed to this store, which expects it."""
+    away, nodes = departure(head.facts), services.nodes
+    if away is None or nodes is None:
+        return False
+    if not leads_to(away, nodes.name, await services.journal.store.identity()):
+        return False
+    here = Arrivals(services, nodes.name)
+    return await here.expects(_Member(head, away["epoch"]).arrival(away["from"]))
+
+
 async def finish_arrival(services: Services, head: Head) -> bool:
     """Let a session arrive whose whole log is here, with those that left in one commit with it:
-    all of them took their keys together. False if the epoch was refused."""
-    assert services.nodes is not None
+    all of them took their keys together. False if the epoch was refused.
+
+    This store arrives under the name that it was moved to by."""
     away = departure(head.facts)
     assert away is not None
-    found: list[Arrival] = []
+    family: list[Arrival] = []
     for key in family_in(away) or (head.key,):
         each = await head_of(services.journal, key)
         own = None if each is None else departure(each.facts)
@@ -864,11 +898,12 @@ async def finish_arrival(services: Services, head: Head) -> bool:
             continue  # it was erased, or has gone on: it is decided
         if (own["to"], own.get("family")) == (away["to"], away.get("family")):
             at = (own["epoch"], own["from"], each.version, each.link)
-            found.append(Arrival(each.key, each.uid, *at))
-    arrivals = Arrivals(services, services.nodes.name)
-    if not found or await arrivals.publish(found) == "arrived":
+            family.append(Arrival(each.key, each.uid, *at))
+    arrivals = Arrivals(services, away["to"])
+    if not family or await arrivals.publish(family) == "arrived":
+        await arrivals.clear(family)
         return True
-    for arrival in found:
+    for arrival in family:
         await arrivals.take_back(arrival)
     return False
 
@@ -905,9 +940,7 @@ async def remove_departed(services: Services, key: Key) -> bool:
 
     journal = services.journal
     head = await head_of(journal, key)
-    away = None if head is None else departure(head.facts)
-    here = services.nodes is not None and away is not None and away["to"] == services.nodes.name
-    if head is None or away is None or here:
+    if head is None or departure(head.facts) is None or await _is_arriving(services, head):
         return False
     if await head_of(journal, _departures(journal, key).key(key.id)) is not None:
         return False
@@ -932,7 +965,7 @@ async def erase_moves(services: Services, key: Key) -> None:
 
 
 async def move_checks(services: Services) -> tuple[Check, ...]:
-    """For the doctor: moves that nobody has finished."""
+    """Return the doctor's checks of unfinished moves."""
     if services.nodes is None:
         return ()
     checks: list[Check] = []

@@ -7,9 +7,10 @@ name has one that follows from its URL, so that an interrupted move finds the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -27,10 +28,11 @@ class Nodes:
         self,
         name: str,
         places: Mapping[str, Any],
-        opened: Callable[[str], Any],
+        opened: Callable[[Any], Awaitable[tuple[Any, bool]]],
         receiving: Callable[[Any, str], Any],
     ) -> None:
-        """`opened` makes the Limpet of a URL, `receiving` what receives sessions there."""
+        """`opened` returns the open Limpet of a place, and True if it opened it; `receiving` what
+        receives sessions there."""
         self.name, self._places, self._opened = name, places, opened
         self._receiving = receiving
         self._open: dict[str, Any] = {}
@@ -41,10 +43,13 @@ class Nodes:
     async def limpet(self, node: str) -> Any:
         """Return the open Limpet of a node; None if nobody said where it is."""
         place = self._places.get(node)
-        if place is None or not isinstance(place, str):
-            return place  # None, or opened by the caller, who closes it
+        if place is None:
+            return None
         if node not in self._open:
-            self._open[node] = await self._opened(place)
+            lp, made = await self._opened(place)
+            if not made:
+                return lp  # opened by the caller, who closes it
+            self._open[node] = lp
         return self._open[node]
 
     async def arrivals(self, node: str) -> Any:
@@ -76,17 +81,19 @@ def check_nodes(
 def unnamed(url: str, identity: int) -> str:
     """Return the name of a store that was given none; `identity` tells stores in memory apart.
 
-    It has no password, and is the same whoever opens the store by this URL.
+    It has no password, and is the same whoever opens the store by this URL on this machine: a file
+    at the same path of another machine has another name.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return f"memory-{identity:x}"
-    if parts.scheme == "sqlite":
+    local = parts.scheme in ("sqlite", "files")
+    if local:
         path = Path(unquote(parts.path[1:])).resolve()
-        place, shown = str(path), path.stem
+        place, shown = f"{gethostname()}:{path}", path.stem
     else:
         place = f"{parts.hostname or ''}:{parts.port or ''}{parts.path.rstrip('/')}"
         shown = place.strip(":")
-    fits = not unfit(shown, NODE_CHARS_MAX) and parts.scheme != "sqlite"
+    fits = not unfit(shown, NODE_CHARS_MAX) and not local
     mark = sha256(place.encode()).hexdigest()[:12]
     return shown if fits else f"{shown[:40].strip() or parts.scheme}-{mark}"

@@ -42,7 +42,6 @@ from limpet.model import (
     owner_of,
 )
 from limpet.model.facts.documents import NAMES_APP as NAMES
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import archive_place, is_stub
 from limpet.model.keys import ARCHIVING, AUDIT, AUDIT_NAMES, MOVING
 from limpet.model.limits import OPS_PER_EVENT_MAX
@@ -166,7 +165,7 @@ class Transfer:
         head = (await self._journal.store.load(key, tail=0, scopes=False)).head
         if is_stub(head.facts):
             raise SessionArchived(key)
-        check_here(key, head.facts)
+        head.check_here()
         self._total = head.version - head.floor
         names = names_in(self._journal)
         left: list[str] = []
@@ -311,7 +310,7 @@ class Transfer:
         if some.items:
             logs = await store.load_many([checkpoints_of(key) for key in keys], tail=0)
         self._logs = dict(zip(keys, logs, strict=True))
-        # What these heads name was put before they were read.
+        # Blobs that these heads name were put before the heads were read.
         self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
 
     async def _session(self, head: Head) -> None:
@@ -384,7 +383,7 @@ class Transfer:
                     await self._contents(key)
 
     async def _marks(self, head: Head) -> CheckpointMarks:
-        """Return the marks of a session's checkpoints; none if it has no checkpoints."""
+        """Return the marks of a session's checkpoints; empty if it has no checkpoints."""
         key = head.key
         if is_reserved(key.app):
             return CheckpointMarks()

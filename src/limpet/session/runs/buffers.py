@@ -57,7 +57,10 @@ class Buffer:
 
     async def read(self, version: int | None = None) -> Note | None:
         """Return the newest version, or the given one; None if it does not exist. Reads from the
-        store."""
+        store.
+
+        Raises SessionNotFound.
+        """
         if version is not None and type(version) is not int:
             wanted = "version is that of a note, a number from 1"
             raise InvalidInput(f"{wanted}, not {described(version)}.")
@@ -78,11 +81,11 @@ class Buffer:
         id: str | None = None,
         trace: Trace | None = None,
     ) -> Note:
-        """Replace the value, durably.
+        """Replace the value, durably, and return the new version.
 
-        With `expect=n` it is written only if the buffer is at version n (0: never written), else
-        MemoryConflict. A repeated `id` returns the version first written under it. `trace` names
-        the wake it belongs to.
+        With `expect=n` it is written only if the buffer is at version n (0: never written), else it
+        raises MemoryConflict. A repeated `id` returns the version first written under it. `trace`
+        names the wake it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
         writer = self._writer
@@ -101,9 +104,11 @@ class Buffer:
         id: str | None = None,
         trace: Trace | None = None,
     ) -> Note:
-        """Append a text to a text, or items to a list. An empty buffer starts with the value.
+        """Append a text to a text, or items to a list, and return the new version. An empty buffer
+        starts with the value.
 
-        Concurrent appends lose nothing: each is applied to the newest value.
+        Concurrent appends lose nothing: each is applied to the newest value. Raises InvalidInput if
+        the value is of another kind.
         """
         if not isinstance(more, (str, list, tuple)):
             raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
@@ -117,7 +122,7 @@ class Buffer:
         return await retrying(attempt, MemoryConflict)
 
     async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
-        """Return the newest versions, the newest first."""
+        """Return the newest versions, the newest first. Raises SessionNotFound."""
         newest, _ = version_in((await head_now(self._writer)).facts, self.name)
         return tuple(await self._versions(newest, check_limit(limit)))
 
@@ -176,7 +181,7 @@ class Buffers:
 
     @property
     def session_state(self) -> Buffer:
-        """Where the session stands, as its agent noted it; with a version."""
+        """The state of the session as its agent noted it, with a version."""
         return Buffer(self._writer, "session_state")
 
     @property

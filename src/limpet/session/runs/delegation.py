@@ -125,6 +125,10 @@ async def _kin(
         if not known:
             raise
         return Kin(key, **known)  # whom it delegated to stands in its file
+    except AccessDenied:
+        if parent is None:
+            raise
+        return Kin(key, **known)  # it works in a task of its own: what its parent knows is shown
     except _GONE:
         if parent is None:
             raise
@@ -258,7 +262,7 @@ class SpawnedEnd(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, journal: Journal, head: Head, end: Mapping[str, Any], by: str) -> SpawnedEnd:
-        """Of a child with this head; `end` has its stop_reason, summary and output."""
+        """The end of a child with this head; `end` has its stop_reason, summary and output."""
         delegation, parent = children.delegation(head.facts), parent_in(head.facts)
         assert delegation is not None
         assert parent is not None

@@ -66,11 +66,12 @@ class Gates(msgspec.Struct, frozen=True):
 
     @property
     def asks_for_outcome(self) -> bool:
+        """True if a gate asks for the outcome of a session."""
         return self.grade is not None or self.verdict is not None
 
 
 def learning_of(kind: LearningKind, text: str) -> Learning:
-    """Raises InvalidInput."""
+    """Return the learning of a text, with its id. Raises InvalidInput."""
     if kind not in KINDS:
         raise InvalidInput(f"a learning is a 'lesson', a 'correction' or an 'error', not {kind!r}.")
     if not isinstance(text, str) or not text.strip() or len(text) > _TEXT_CHARS_MAX:
@@ -80,7 +81,7 @@ def learning_of(kind: LearningKind, text: str) -> Learning:
 
 
 def check_gates(gates: Gates) -> Gates:
-    """Raises InvalidInput."""
+    """Return the gates. Raises InvalidInput if they are not valid."""
     if not isinstance(gates, Gates):
         raise InvalidInput("gates are a limpet.Gates, as in Gates(verdict='pass').")
     if gates.grade not in (None, *GRADES):

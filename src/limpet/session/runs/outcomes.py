@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Given the outcome and what the agent said and did since: whether each criterion is met, or a text.
 Evaluator: TypeAlias = Callable[[Outcome, Sequence[Event]], Any]
+_PASSED: Final = Gates(verdict="pass")
 _EVIDENCE = ("agent.*", "effect.succeeded", STEP)
 MANAGED: Final = "managed."  # steps of managed tools, which may have read the criteria
 
@@ -49,14 +50,21 @@ class SessionOutcome:
         *,
         actor: str | None = None,
     ) -> Event:
-        """Say what is to be achieved, and by which criteria that is judged. An input."""
+        """Define what the session should achieve and the criteria that judge it; return the event,
+        an input.
+
+        Raises InvalidInput, SessionEnded, SessionNotFound.
+        """
         draft = outcomes.outcome_defined(title, detail, criteria)
         prepared = self._writer.journal.prepare(draft, self._writer.acting(actor))
         return (await self._writer.commit((prepared,)))[0]
 
     async def grade(self) -> Grade:
         """Return how far it is, from the log alone: nothing defined (missing), waiting for a person
-        (blocked) or for a time (sleeping), at work (in_progress), or perhaps done."""
+        (blocked) or for a time (sleeping), at work (in_progress), or perhaps done.
+
+        Raises SessionNotFound.
+        """
         await self._writer.load(tail=20)
         facts = self._writer.known.head.facts
         if "outcome" not in facts:
@@ -76,6 +84,7 @@ class SessionOutcome:
 
         The evaluator gets the outcome, and what the agent said and did after it was defined; never
         the text of the criteria as evidence. It returns a bool for each criterion, or one for all.
+        Raises InvalidInput if the evaluator returns anything else, SessionNotFound.
         """
         if evaluator is not None and not callable(evaluator):
             raise InvalidInput("an evaluator is a function of the outcome and the evidence.")
@@ -89,17 +98,18 @@ class SessionOutcome:
             await self._writer.commit((prepared,))
         return verdict
 
-    async def unmet(self, gates: Gates) -> tuple[str, ...]:
-        """Return the gates on an outcome that do not hold now, in words; empty if all do.
+    async def unmet(self, gates: Gates = _PASSED) -> tuple[str, ...]:
+        """Return the gates on the outcome that do not hold now, in words; empty if all do.
 
-        As an exit criterion: a session completes only if its outcome passed.
+        Without gates its last verdict must be pass. As an exit criterion: a session completes only
+        if its outcome passed. Raises SessionNotFound.
         """
         check_gates(gates)
         grade, outcome = await self.grade(), self.current
         return tuple(unmet_outcome(gates, grade, None if outcome is None else outcome.verdict))
 
     async def history(self, *, limit: int = 50) -> tuple[Event, ...]:
-        """Return definitions and verdicts, the newest first."""
+        """Return definitions and verdicts, the newest first. Raises SessionNotFound."""
         types = (DEFINED, EVALUATED)
         return await self._read(types, after=0, limit=check_limit(limit), reverse=True)
 

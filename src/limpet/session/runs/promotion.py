@@ -211,7 +211,7 @@ def check_memory(to: object) -> str:
 
 
 def check_promotion_gates(gates: object) -> PromotionGates:
-    """Raises InvalidInput."""
+    """Raise InvalidInput if the gates are not valid."""
     if not isinstance(gates, PromotionGates):
         raise InvalidInput("gates are a limpet.PromotionGates, as in PromotionGates(expiry=…).")
     for name in ("duplicate", "generalisable"):
@@ -732,7 +732,7 @@ async def forget_sources(journal: Journal, sources: Collection[str]) -> int:
 
 
 def _comes_from(stored: _StoredItem, sources: Collection[str]) -> bool:
-    """True if an item names one of these sessions: it is their word, whoever else said it."""
+    """True if an item names one of these sessions as a source."""
     return stored.provenance is not None and learnings.source(Key(*stored.provenance)) in sources
 
 

@@ -21,7 +21,7 @@ from limpet.model.facts.running.children import children_in, parent_in
 from limpet.model.facts.running.runs import RunFailure, Status, failure_in, waiting_status
 from limpet.model.facts.running.spawned import spawned_in
 from limpet.model.limits import DELEGATION_DEPTH_MAX, ID_CHARS_MAX
-from limpet.session.arguments import check_limit
+from limpet.session.arguments import check_before, check_limit
 from limpet.session.runs.delegation import Kin, children_of, kin_of
 from limpet.session.runs.setup import Permission
 
@@ -48,7 +48,7 @@ Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
 
 
 class WakeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How turns are run, whichever harness runs them."""
+    """The options of turns, whichever harness runs them."""
 
     retries: int = RETRIES
     on_mismatch: OnMismatch = "ask"
@@ -83,35 +83,49 @@ class SessionRuns:
 
     @property
     def budget(self) -> BudgetView | None:
-        """Its budget, and how much of it is spent, reserved and left; None: no limit."""
+        """Its budget, and how much of it is spent, reserved and left; None without a limit."""
         return budgets.view(self._writer.known.head.facts)
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
-        """Add to its budget. A number is a cost. The first grant sets the limit."""
+        """Add to its budget and return the event. A number is a cost. The first grant sets the
+        limit.
+
+        Raises InvalidInput, SessionSuspended, SessionEnded, SessionNotFound.
+        """
         fact = budgets.granted(budgets.budget_of(budget))
         prepared = self._writer.journal.prepare(fact, self._writer.acting(actor))
         return (await self._writer.commit((prepared,)))[0]
 
     @property
     def failure(self) -> RunFailure | None:
-        """Why the last run of its turn failed; None if its last turn ended well."""
+        """The reason why the last run of its turn failed; None if its last turn ended well."""
         known = self._writer.known
         return failure_in(known.head.facts, known.texts)
 
-    async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
-        """Return the events that began the newest wakes, newest first, each with its wake_id."""
+    async def wakes(self, *, limit: int = 20, before: int | None = None) -> tuple[Event, ...]:
+        """Return the events that began the newest wakes, newest first, each with its wake_id.
+
+        Continue with `before` the last seq: then those with smaller seqs are returned. Raises
+        SessionNotFound.
+        """
         from limpet.session.runs.traces import wakes_of
 
-        return await wakes_of(self._writer, check_limit(limit))
+        return await wakes_of(self._writer, check_limit(limit), check_before(before))
 
     async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
-        """Return why, when and by whom it was woken, and the result; the newest first."""
+        """Return the newest activations first: when, why and by whom it was woken, and the result.
+
+        Raises SessionNotFound.
+        """
         from limpet.session.runs.traces import activations_of
 
         return await activations_of(self._writer, check_limit(limit))
 
     async def trace(self, wake_id: str) -> WakeTrace:
-        """Return one wake as a tree of spans with times and all of its events."""
+        """Return one wake as a tree of spans with times and all of its events.
+
+        Raises InvalidInput if it had no such wake, SessionNotFound.
+        """
         if reason := unfit(wake_id, ID_CHARS_MAX):
             raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
         from limpet.session.runs.traces import trace_of
@@ -120,11 +134,14 @@ class SessionRuns:
 
     @property
     def parent(self) -> Key | None:
-        """The session that delegated this one; None if nobody did. Of forks see `lineage`."""
+        """The session that delegated this one; None if none did. For forks see `lineage`."""
         return parent_in(self._writer.known.head.facts)
 
     async def children(self) -> tuple[Key, ...]:
-        """Return the children of this session that have not ended, in order of creation."""
+        """Return the children of this session that have not ended, in order of creation.
+
+        Raises SessionNotFound.
+        """
         await self._writer.load(tail=_TAIL)
         facts = self._writer.known.head.facts
         if spawned_in(facts):  # the head only counts these
@@ -136,7 +153,8 @@ class SessionRuns:
     async def tree(self) -> Kin:
         """Return this session and all that were ever delegated from it, as a tree.
 
-        What has ended is in it with its output, the rest is `at_work`. Reads one log for each.
+        Sessions that have ended are in it with their output, the others are `at_work`. Reads one
+        log for each. Raises SessionNotFound.
         """
         levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
         return await kin_of(self._writer.journal, self._writer.known.key, levels)

@@ -92,9 +92,10 @@ class SessionSetup:
         permissions: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Attach these documents, in the versions named (`repo@2`) or the newest.
+        """Attach these documents, in the versions named (`repo@2`) or the newest; return the event.
 
-        They replace those of the same kind; what is None stays. Raises DocumentNotFound.
+        They replace those of the same kind; what is None stays. Raises DocumentNotFound,
+        SessionNotFound.
         """
         named: dict[str, Any] = {
             kind: [await versioned(self._documents(kind), each) for each in _names(kind, given)]
@@ -110,9 +111,10 @@ class SessionSetup:
         return (await self._writer.commit((prepared,)))[0]
 
     async def compare(self, other: Setup | None = None) -> tuple[SetupChange, ...]:
-        """Compare with another setup; without one, with the newest versions of the documents.
+        """Return the changes to another setup; without one, to the newest versions of the
+        documents.
 
-        A document that was deleted counts as removed.
+        A document that was deleted counts as removed. Raises SessionNotFound.
         """
         if not isinstance(other, Setup | None):
             raise InvalidInput(f"compare takes the setup of a session, not {described(other)}.")
@@ -120,33 +122,37 @@ class SessionSetup:
         return mine.compare(await self._newest(mine) if other is None else other)
 
     async def environment(self) -> Document | None:
-        """Return the environment it runs in, in its version; None if it has none."""
+        """Return the environment it runs in, in its version; None if it has none. Raises
+        DocumentNotFound."""
         name = setup_in((await head_now(self._writer)).facts).environment
         return None if name is None else await self._get("environments", name)
 
     async def resources(self) -> tuple[Document, ...]:
-        """Return the resources it works on, each in its version."""
+        """Return the resources it works on, each in its version. Raises DocumentNotFound."""
         names = setup_in((await head_now(self._writer)).facts).resources
         return tuple([await self._get("resources", name) for name in names])
 
     async def vaults(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of the secrets in each of its vaults; never where they are kept."""
+        """Return the names of the secrets in each of its vaults; never where they are kept.
+
+        Raises DocumentNotFound.
+        """
         names = setup_in((await head_now(self._writer)).facts).vaults
         vaults = {name: await self._get("vaults", name) for name in names}
         return {name: tuple(sorted(vault.value)) for name, vault in vaults.items()}
 
     async def permissions(self) -> dict[str, Permission]:
-        """Return the permissions by tool; `*` is every other one.
+        """Return the permission of each tool; `*` is every other one.
 
-        From the attached permissions, the bound tools, and those of the sessions that it works
+        They come from the attached permissions, the bound tools, and the sessions that it works
         for; where several speak, the strictest counts. Where tools are bound, all others are
-        denied, apart from managed tools.
+        denied, apart from managed tools. Raises SessionNotFound.
         """
         facts = (await head_now(self._writer)).facts
         return permissions_within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
 
     async def check_permission(self, tool: str) -> Permission:
-        """Return always_allow, always_ask or deny."""
+        """Return always_allow, always_ask or deny for one tool. Raises SessionNotFound."""
         if type(tool) is not str or not tool:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
         facts = (await head_now(self._writer)).facts
@@ -221,7 +227,7 @@ class Permissions(Documents):
     """The collection of permissions."""
 
     def check(self, value: Any) -> None:
-        """Refuse what does not say permissions by tool."""
+        """Raise InvalidInput unless the value maps tools to permissions."""
         parse_permissions(value)
 
 
@@ -337,6 +343,7 @@ class Vaults(Documents):
                 raise InvalidInput(f"the vault's {name!r} is not a reference. {_FORM}")
 
     def shown(self, document: Document) -> VaultDocument:
+        """Return the document as a VaultDocument, whose repr hides the references."""
         return VaultDocument(**msgspec.structs.asdict(document))
 
 

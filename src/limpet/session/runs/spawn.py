@@ -34,8 +34,8 @@ from limpet.model import (
     described,
     scope_of,
 )
-from limpet.model.facts.isolation import Isolation, child_isolation, isolation_in
-from limpet.model.facts.moves import DEPARTED, check_here
+from limpet.model.facts.isolation import Isolation, child_isolation, child_policies, isolation_in
+from limpet.model.facts.moves import DEPARTED
 from limpet.model.facts.phases import ACTIVE, INIT, TERMINAL
 from limpet.model.facts.retention import RETENTION_SET, retention_in
 from limpet.model.facts.running import budgets, children
@@ -210,6 +210,7 @@ def _creation(
         timeouts=parent.timeouts,
         setup=setup,
         isolation=isolation,
+        field_policies=child_policies(facts, fields),
     )
 
 
@@ -284,5 +285,5 @@ async def _none_open(journal: Journal, parent: Key) -> None:
 async def _head_here(journal: Journal, parent: Key) -> Head:
     """Return the newest head. Raises SessionMoved if it is at another node, with its children."""
     head = (await journal.store.load(parent, tail=0, scopes=False)).head
-    check_here(parent, head.facts)
+    head.check_here()
     return head

@@ -36,15 +36,18 @@ class ToolSwitch(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
 
     def is_open(self, now_us: int) -> bool:
+        """True if the tool must not be called now."""
         return self.open and (self.until_us is None or now_us < self.until_us)
 
 
 class AppSwitches(msgspec.Struct, frozen=True, kw_only=True):
     """The switches of an app. `fresh_seconds` is how long evidence retrieved by lp.resume counts as
-    fresh, if that is longer than the caller asks for."""
+    fresh, if that is longer than the caller asks for; `idle_seconds` how long new sessions with the
+    app's own idle timeout may be idle, if that is longer."""
 
     tools: Mapping[str, ToolSwitch] = {}
     fresh_seconds: float = 0.0
+    idle_seconds: float = 0.0
 
 
 NO_SWITCHES: Final = AppSwitches()

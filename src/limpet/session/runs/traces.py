@@ -39,21 +39,19 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def started_at(self) -> datetime:
+        """The time it started."""
         return to_time(self.started_us)
 
     @property
     def took(self) -> timedelta | None:
+        """The time it took; None while it runs."""
         if self.ended_us is None:
             return None
         return timedelta(microseconds=self.ended_us - self.started_us)
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """Why a session was woken, when and by whom, and how the wake ended.
-
-    `why` is input, timer, child, answer, deadline, interrupt, retry, requeue, died, ended or asked.
-    `inputs` and `answers` are seqs, `timers` are names. An end of None has not been recorded yet.
-    """
+    """One activation of a session: the reason, the time, the worker, and how the wake ended."""
 
     wake_id: str
     turn_id: str
@@ -72,7 +70,7 @@ class Activation(msgspec.Struct, frozen=True):
 
     @property
     def claimed_at(self) -> datetime:
-        """By the store's clock."""
+        """The time of the claim, by the store's clock."""
         return to_time(self.claimed_us)
 
 
@@ -89,7 +87,7 @@ class WakeTrace(msgspec.Struct, frozen=True):
 
     @property
     def span(self) -> Span:
-        """That of the wake itself."""
+        """The span of the wake itself, above all others."""
         return self.spans[0]
 
 
@@ -113,10 +111,10 @@ async def trace_of(writer: Writer, wake_id: str) -> WakeTrace:
     )
 
 
-async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
-    """The beginnings of the newest wakes, the newest first."""
+async def wakes_of(writer: Writer, limit: int, before: int | None) -> tuple[Event, ...]:
+    """The beginnings of the newest wakes, or of those before a seq, the newest first."""
     wakes: list[Event] = []
-    async for event in _backwards(writer):
+    async for event in _backwards(writer, before or 0):
         if _is_wake(event) and event.type == SPAN_STARTED:
             wakes.append(event)
             if len(wakes) == limit:
@@ -153,9 +151,8 @@ async def _bounds(writer: Writer, wake_id: str) -> tuple[Event, int]:
     raise InvalidInput(f"session {writer.known.key} has no wake {wake_id!r}. {known}")
 
 
-async def _backwards(writer: Writer) -> Any:
-    """The events of spans, the newest first."""
-    before = 0
+async def _backwards(writer: Writer, before: int = 0) -> Any:
+    """The events of spans, the newest first; with `before`, those of smaller seqs."""
     while True:
         page = await writer.journal.store.read(
             writer.known.key, after=before, limit=PAGE_MAX, reverse=True, types=_SPANS

@@ -43,7 +43,7 @@ from limpet.session.writer import Loading
 from limpet.store.pages import head_pages
 from limpet.store.protocol import Page, Progress, Query, plural
 
-# What becomes of a session:
+# The outcome for a session:
 #   untyped       it has no schema version and is left alone
 #   compatible    it is read as it is
 #   migratable    a way leads to the target, it was walked and the outcome can be recorded
@@ -100,12 +100,13 @@ class MigrationOutcome(msgspec.Struct, frozen=True):
     sessions: int
     key: Key
     reason: str  # the way that is taken, or the words of the error; empty if there is none
-    # Where it is impossible, every session with its reason, up to NAMED_MAX of them; migrate tells
-    # its `failure` of all.
+    # If it is impossible, every session with its reason, up to NAMED_MAX of them; migrate passes
+    # all of them to its `failure`.
     named: tuple[tuple[Key, str], ...] = ()
 
     @property
     def ok(self) -> bool:
+        """True if the session is at the target version, or can be."""
         return self.fate in _POSSIBLE
 
     @property
@@ -136,6 +137,7 @@ class MigrationPlan(msgspec.Struct, frozen=True):
 
     @property
     def sessions(self) -> int:
+        """The number of sessions that were looked at."""
         return sum(outcome.sessions for outcome in self.outcomes)
 
     def count(self, *fates: Fate) -> int:
@@ -144,7 +146,7 @@ class MigrationPlan(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """How many can be migrated, or were, and how many cannot, in a sentence."""
+        """Return in a sentence how many can be migrated, or were, and how many cannot."""
         able = self.count("migrated" if self.applied else "migratable")
         verb = "migrated" if self.applied else "to be migrated"
         text = f"{plural(able, 'session')} of {self.sessions:,} {verb} to schema {self.target}"
@@ -289,7 +291,7 @@ class Migrating:
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
-        """Everything that comes before the commit, but for the verification of the whole log."""
+        """Do everything that comes before the commit, except verifying the whole log."""
         loaded = await self._journal.store.load(key, tail=0, scopes=False)
         if is_stub(loaded.head.facts) or not self._upgrade.way(loaded.head.schema_version):
             return False  # what is archived is brought forward when it comes back and is loaded
@@ -300,7 +302,8 @@ class Migrating:
 
 
 def upgrade_of(migrations: MigrationRegistry, state_type: type | None) -> Upgrade:
-    """Where the migrations lead: to the class, or to the newest version that one of them makes."""
+    """Return the target of the migrations: the class, or the newest version that one of them
+    makes."""
     check_registry(migrations)
     if state_type is not None:
         from limpet.session.schema.typed import Typed

@@ -42,7 +42,7 @@ class Typed(Upgrade, Generic[S]):
         self.of = of
         self._seen: tuple[FrozenDict, S] | None = None
         self._proven = False
-        # Who does not see a field, if it is hidden from the principal that acts; else None.
+        # The role that a field is hidden from, if the principal that acts has it; else None.
         self.hidden_from: Callable[[str], str | None] | None = None
 
     def view(self, head: Head, fields: FrozenDict) -> S:
@@ -58,7 +58,7 @@ class Typed(Upgrade, Generic[S]):
         return seen[1]
 
     def prove(self, head: Head, fields: FrozenDict) -> None:
-        """Once: what is stored is what the class declares. Raises SessionSchemaViolation.
+        """Check once that what is stored is what the class declares. Raises SessionSchemaViolation.
 
         The store knows versions, not classes: another class of the same version must not write.
         """
@@ -67,7 +67,7 @@ class Typed(Upgrade, Generic[S]):
 
     @property
     def field_policies(self) -> dict[str, Any]:
-        """By field, the roles that may read and write it, as they are kept with a session."""
+        """Return by field the roles that may read and write it, as they are kept with a session."""
         return field_policies(self.of)
 
     def trust(self) -> None:

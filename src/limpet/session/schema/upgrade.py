@@ -104,7 +104,7 @@ class Upgrade:
         )
 
     def policies_after(self, head: Head) -> Mapping[str, Any] | None:
-        """The policies of fields that a session has from now on; None: those that it has."""
+        """The new field policies of a session; None if they stay as they are."""
         return None
 
     def fit(self, fields: Mapping[str, Any]) -> None:

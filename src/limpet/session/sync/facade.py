@@ -32,7 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
-# What a signature of the async API names, and what stands for it here.
+# Types in signatures of the async API, and those that stand for them here.
 NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",

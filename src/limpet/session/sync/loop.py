@@ -76,7 +76,7 @@ class Loop:
         return result
 
     def end(self, stream: Stream) -> None:
-        """End a stream whoever drops it: the collector may do so in any thread, at any time, in
+        """End a dropped stream: the collector may do so in any thread, at any time, in
         the middle of any call of ours. So it takes no lock and waits for nothing."""
         if self.is_open():
             with suppress(RuntimeError):  # it closes now, and with it every stream
@@ -105,7 +105,7 @@ class Loop:
         return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
 
     def stop(self) -> None:
-        """End the thread. Once is enough: whoever comes second need not wait."""
+        """End the thread. A second call does not wait."""
         with self._lock:
             if self._ending:
                 return
@@ -402,7 +402,7 @@ class _Opening:
         self._lock: asyncio.Lock | None = None
 
     async def opened(self) -> Limpet:
-        """If it fails, the next one tries again."""
+        """Open it; if it fails, the next one tries again."""
         if self._lock is None:
             self._lock = asyncio.Lock()
         async with self._lock:

@@ -492,6 +492,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     arrivals = blocking(StorePolicies.arrivals)
     switch_tool = blocking(StorePolicies.switch_tool)
     fresh_evidence = blocking(StorePolicies.fresh_evidence)
+    longer_idle = blocking(StorePolicies.longer_idle)
     switches = blocking(StorePolicies.switches)
     gates = blocking(StorePolicies.gates)
     gates_of = blocking(StorePolicies.gates_of)
@@ -548,9 +549,12 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def acting_as(self, principal: Principal, *, address: str | None = None) -> SyncLimpet:
+    def acting_as(
+        self, principal: Principal, *, address: str | None = None, session: AnyKey | None = None
+    ) -> SyncLimpet:
         acting = SyncLimpet.__new__(SyncLimpet)
-        made = self._loop.call(partial(self._of.acting_as, principal, address=address))
+        act = partial(self._of.acting_as, principal, address=address, session=session)
+        made = self._loop.call(act)
         Facade.__init__(acting, made, self._loop)
         acting._owns_loop = False
         return acting
@@ -685,7 +689,7 @@ class LoopArrivals:
     """Arrivals whose every call is handed to the loop of its store."""
 
     def __init__(self, of: Arrivals, loop: Loop) -> None:
-        self._of, self._loop, self.node = of, loop, of.node
+        self._of, self._loop, self.node, self.traffic = of, loop, of.node, of.traffic
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         verb = getattr(self._of, name)
