@@ -47,6 +47,33 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "revision = 0 -> revision = 1",
     ): "Roles never change, so the number says nothing.",
     (
+        "limpet.security.isolation",
+        "IsolationRules",
+        "needs_newest_head = False -> needs_newest_head = True",
+    ): "Heads are read more often: slower.",
+    (
+        "limpet.security.isolation",
+        "IsolationRules",
+        "revision = 0 -> revision = 1",
+    ): "The rules never change, so the number says nothing.",
+    (
+        "limpet.security.isolation",
+        "IsolationRules.decide",
+        "head is None or resource.kind not in _OF_SESSIONS or (not is_isolated(head.facts))"
+        " -> head is None or resource.kind not in _OF_SESSIONS",
+    ): "Without rules of its own a session denies nothing that roles allow: slower.",
+    (
+        "limpet.security.isolation",
+        "_is_admitted",
+        "return _is_in_task(principal, 'read', head.facts) and (not _is_unknown_agent(principal, head.facts))"
+        " -> return _is_in_task(principal, 'read!', head.facts) and (not _is_unknown_agent(principal, head.facts))",
+    ): "Any action but a claim is answered alike.",
+    (
+        "limpet.security.isolation",
+        "_is_unknown_agent",
+        "return own is not None and own is _NONE -> return own is _NONE",
+    ): "What is _NONE is not None.",
+    (
         "limpet.runtime.run",
         "",
         "_TRIES: Final = 4 -> _TRIES: Final = 5",

@@ -217,6 +217,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_attacks.py",
     ),
     "limpet.security.view": (
+        "tests/unit/security/test_view.py",
         "tests/property/test_view.py",
         "tests/property/test_hidden_fields.py",
         "tests/acceptance/test_isolation.py",
@@ -234,6 +235,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "limpet.security.keys": (
         "tests/property/test_decoders.py",
+        "tests/golden/test_keys.py",
         "tests/fault/test_keys.py",
         "tests/fault/test_sealed_tables.py",
         "tests/contract/test_keys.py",

@@ -172,13 +172,14 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
     from limpet.session.life.transitions import Durations as Durations
     from limpet.session.limpet import App as App
-    from limpet.session.move.arrivals import ArrivalPolicy as ArrivalPolicy, Home as Home
+    from limpet.session.move.arrivals import ArrivalPolicy as ArrivalPolicy
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.mover import (
         DrainReport as DrainReport,
         Moved as Moved,
         Prestaged as Prestaged,
     )
+    from limpet.session.move.routes import Home as Home
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
     from limpet.session.relations import (
@@ -320,9 +321,10 @@ _HOMES = {
     "limpet.session.life.tools": "Tool ToolRegistry",
     "limpet.session.life.transitions": "Durations",
     "limpet.session.services": "Metric",
-    "limpet.session.move.arrivals": "ArrivalPolicy Home",
+    "limpet.session.move.arrivals": "ArrivalPolicy",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.mover": "DrainReport Moved Prestaged",
+    "limpet.session.move.routes": "Home",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
     "limpet.session.relations": "Relation SessionEdge SessionGraph SessionNode",
@@ -397,10 +399,14 @@ def open(
     `archive` is where archived sessions go: file:///directory or s3://bucket/prefix. With
     check="chain" loads compare events with the chain, as they do if there is a seal; "crc" compares
     their checksums alone.
+
     `policies` is a .cedar file, or a directory of them, which lp.acting_as asks besides roles and
     isolation. `node` is the name of this store among those that sessions move between, `nodes` maps
     the names of others to their URLs; with follow_moves=True `get` opens a session that has moved
     where it is now.
+
+    Returns at once; entering the block opens the store. Raises InvalidURL, InvalidInput; on
+    entering, StoreUnopened, StoreNewer, StoreForeign, EntryRefused, SealUnavailable, ExtraMissing.
     """
     return Limpet(
         url,
@@ -437,7 +443,11 @@ def open_sync(
     nodes: Mapping[str, str | Limpet] | None = None,
     follow_moves: bool = False,
 ) -> SyncLimpet:
-    """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
+    """Open the store as `open` does, without await: `with limpet.open_sync(url) as lp`.
+
+    For scripts and notebooks. Returns a SyncLimpet, whose verbs are those of Limpet. Raises as
+    `open` does.
+    """
     from limpet.session.sync.verbs import SyncLimpet
 
     return SyncLimpet(
@@ -468,12 +478,13 @@ def restore(
     keys: str | None = None,
     keyring: str | None = None,
 ) -> Restored:
-    """Put a backup file in the place that `url` names. No process may have that place open.
+    """Put a backup file in the place that `url` names, and return what was restored.
 
-    Every session of the backup is verified first; with findings it is refused (BackupDamaged),
-    unless damaged=True. An existing database is only overwritten with replace=True, and nothing
-    but a Limpet database ever is. With `keys` the key ring of a sealed store accepts its sessions
-    as they are now, so that `verify` does not take the restored store for one that was rolled back.
+    No process may have that place open. Every session of the backup is verified first; with
+    findings it is refused (BackupDamaged), unless damaged=True. An existing database is only
+    overwritten with replace=True, and nothing but a Limpet database ever is. With `keys` the key
+    ring of a sealed store accepts its sessions as they are now, so that `verify` does not take the
+    restored store for one that was rolled back. Raises BackupDamaged, BackupRefused, InvalidURL.
     """
     from limpet.store.open import restore_store
 

@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, redirect_stdout, suppress
 from typing import Any, Final
 
+from limpet.adapters.transcript import label_of
 from limpet.errors import (
     ExtraMissing,
-    InvalidInput,
+    InvalidCursor,
     RequestAnswered,
     RequestNotFound,
     SessionDeleted,
@@ -96,11 +97,11 @@ class AcpAgent:
         )
 
     async def authenticate(self, method_id: str, **_: Any) -> None:
-        """Nobody has to: the user is the one that the command names."""
+        """Do nothing: the user is the one that the command names."""
 
     async def new_session(self, cwd: str, **_: Any) -> Any:
         """Create a session that works in a directory."""
-        session = await self._lp.create(self._app, self._user, labels={_CWD: cwd})
+        session = await self._lp.create(self._app, self._user, labels={_CWD: label_of(cwd)})
         return schema.NewSessionResponse(session_id=session.id)
 
     async def load_session(self, cwd: str, session_id: str, **_: Any) -> Any:
@@ -120,17 +121,20 @@ class AcpAgent:
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> Any:
         """List the sessions, those of one directory if it is named; the newest first."""
-        page = await self._lp.list(
-            app=self._app,
-            user=self._user,
-            labels=None if cwd is None else {_CWD: cwd},
-            limit=_PAGE,
-            cursor=cursor,
-        )
+        try:
+            page = await self._lp.list(
+                app=self._app,
+                user=self._user,
+                labels=None if cwd is None else {_CWD: label_of(cwd)},
+                limit=_PAGE,
+                cursor=cursor,
+            )
+        except InvalidCursor as error:
+            raise RequestError.invalid_params({"details": str(error)}) from None
         sessions = [
             schema.SessionInfo(
                 session_id=head.key.id,
-                cwd=head.labels.get(_CWD, "/"),
+                cwd=cwd or head.labels.get(_CWD, "/"),
                 title=await self._title(head.key),
                 updated_at=head.updated_at.isoformat(),
             )
@@ -140,7 +144,7 @@ class AcpAgent:
 
     async def fork_session(self, session_id: str, cwd: str, **_: Any) -> Any:
         """Continue from where a session stands, in a session of its own."""
-        fork = await (await self._session(session_id)).fork(labels={_CWD: cwd})
+        fork = await (await self._session(session_id)).fork(labels={_CWD: label_of(cwd)})
         return schema.ForkSessionResponse(session_id=fork.id)
 
     async def close_session(self, session_id: str, **_: Any) -> Any:
@@ -308,7 +312,9 @@ class _Told:
         if not isinstance(data, Mapping):
             return []
         if event.partial:
-            text = self._pieces.add(event)
+            text, thought = self._pieces.add(event), data.get("reasoning")
+            if isinstance(thought, str) and thought and self._pieces.follows(event):
+                return [acp.update_agent_thought_text(thought)]
             return [acp.update_agent_message_text(text)] if text else []
         if event.type == "agent.message":
             text, replaces = self._pieces.finish(event)
@@ -376,7 +382,7 @@ def _shown(output: Any) -> str:
 def _content(blocks: Sequence[Any]) -> dict[str, Any]:
     parts = [part for block in blocks if (part := _part(block)) is not None]
     if not parts:
-        raise InvalidInput("the prompt is empty. Write something.")
+        raise RequestError.invalid_params({"details": "The prompt is empty. Write something."})
     if len(parts) == 1 and parts[0]["type"] == "text":
         return {"text": parts[0]["text"]}
     return {"content": parts}

@@ -22,7 +22,8 @@
     │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
     │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
-    │   ├── MemoryPreconditionFailed · HeartbeatRefused · ProposalNotFound · ProposalDecided
+    │   ├── MemoryPreconditionFailed · MemoryPathTaken · HeartbeatRefused
+    │   ├── ProposalNotFound · ProposalDecided
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -161,7 +162,7 @@ class LimpetError(Exception):
 
     @property
     def page(self) -> str:
-        """Where the documentation explains this error, below the root of its site."""
+        """The page of the documentation that explains this error, below the root of its site."""
         return f"errors/#{self.code}"
 
     @property
@@ -544,7 +545,7 @@ class SessionHasForks(SessionError, code="session.has_forks"):
         )
 
 
-# What another writer changed first: the session's version, its schema, or one name in its state.
+# The part that another writer changed first: the session's version, its schema, or a name in state.
 # "log": events that come from another store do not follow those that are here.
 ConflictOn: TypeAlias = Literal["session", "schema", "name", "log"]
 
@@ -810,6 +811,13 @@ class MemoryPreconditionFailed(SessionError, code="memory.precondition"):
     template = """the memory {memory} does not have the content that the request expects. Read it
         again, and send the new content_sha256."""
     memory: str
+
+
+class MemoryPathTaken(SessionError, code="memory.path_taken"):
+    template = """{path!r} is the path of the memory {memory}. Choose another path, or update that
+        memory."""
+    memory: str
+    path: str
 
 
 class HeartbeatRefused(SessionError, code="work.heartbeat", status=412):
@@ -1224,9 +1232,9 @@ class StoreReadOnly(StoreError, code="store.read_only"):
     )
 
 
-# What the store was asked to do, which decides what is unknown after a failure: whether events were
-# recorded, a session was created, a change was made (a deletion, a release) or a lease was granted.
-# After a read nothing is unknown.
+# The kind of call decides what is unknown after a failure: whether events were recorded, a session
+# was created, a change was made (a deletion, a release) or a lease was granted. A read leaves
+# nothing unknown.
 Asked: TypeAlias = Literal["write", "create", "change", "lease", "read"]
 _UNKNOWN: Final[dict[Asked, str]] = {
     "write": "Earlier acknowledged writes are safe. Whether this write was recorded is unknown: "

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from starlette.applications import Starlette
 
-# What an agent has learned from all users is not one user's to read.
+# One user must not read what an agent has learned from all users.
 _OF_AGENTS: Final = frozenset({"learning_list", "memory_promote_note"})
 OFFERED: Final[Mapping[str, type[ManagedTool]]] = {
     name: tool for name, tool in BY_NAME.items() if not tool.needs_turn and name not in _OF_AGENTS

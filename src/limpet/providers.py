@@ -271,8 +271,9 @@ async def _read_gemini(chunks: AsyncIterator[Any]) -> AsyncIterator[Piece]:
                     arguments = msgspec.json.encode(_get(call, "args") or {}).decode()
                     piece = _fragment(calls, _get(call, "id"), _get(call, "name"), arguments)
                     if (signed := _get(part, "thought_signature")) is not None:
-                        text_of = signed if isinstance(signed, str) else _base64(signed)
-                        piece = Piece(tool={**(piece.tool or {}), "signature": text_of})
+                        if not isinstance(signed, str):
+                            signed = base64.b64encode(signed).decode()
+                        piece = Piece(tool={**(piece.tool or {}), "signature": signed})
                     yield piece
                     calls += 1
                 elif text:
@@ -328,10 +329,6 @@ def _get(of: Any, name: str) -> Any:
 def _plain(block: Any) -> dict[str, Any]:
     dump = getattr(block, "model_dump", None)
     return dict(block) if dump is None else dict(dump(mode="json", exclude_none=True))
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _is_async(client: Any) -> bool:

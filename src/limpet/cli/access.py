@@ -94,7 +94,7 @@ async def policy(
     ],
     cases: Annotated[
         str | None,
-        typer.Argument(metavar="CASES", help="test: the cases, .csv or JSON lines."),
+        typer.Argument(metavar="CASES", help="test: the cases, .csv, JSON lines or a JSON list."),
     ] = None,
     *,
     alone: Annotated[bool, typer.Option("--alone", help="test: without what roles allow.")] = False,

@@ -231,9 +231,7 @@ async def share(
         list[str] | None, typer.Option("--field", metavar="NAME", help="Several may be given.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="As it changes, not as it is now.")] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="Let it set them too. With --live.")
-    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Let it set them in the source.")] = False,
     days: Annotated[
         float | None, typer.Option("--days", metavar="N", min=0.0, help="Ends after N days.")
     ] = None,
@@ -317,12 +315,15 @@ async def answer(
     actor: Actor,
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="JSON, or a text.")],
     request: _RequestId = None,
+    *,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.")] = None,
 ) -> CommandResult:
     """Give the output that a session asks for."""
     session: limpet.Session[Any] = lp.session(key)
     await session.refresh()
     wanted = open_request(session, request, "question")
-    return _answer_result(key, await session.answer(wanted, json_or_text(output), actor=actor))
+    given = json_or_text(output)
+    return _answer_result(key, await session.answer(wanted, given, note=note, actor=actor))
 
 
 @command(ACT)
@@ -429,7 +430,7 @@ class RateLine:
             self._write(rates, now - self._began)
 
     def failed(self, key: limpet.Key, error: BaseException) -> None:
-        """Why a turn failed, with the lines of the harness that led there."""
+        """Print why a turn failed, with the lines of the harness that led there."""
         if not self._json and self._err.isatty():
             self._err.control(_CLEAR_LINE)
         _show_failure(self._err, key, error)
@@ -484,7 +485,7 @@ def _answer_result(
 
 
 def import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
-    """Before there is an event loop: what is imported may run one of its own."""
+    """Import the harness before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
     if not callable(to_run) and not callable(getattr(to_run, "run", None)):
         raise InvalidInput(

@@ -20,6 +20,7 @@ from limpet.errors import InvalidInput
 
 if TYPE_CHECKING:
     from limpet.analytics.analytics import Analytics
+    from limpet.analytics.compare import Comparison
     from limpet.analytics.report import FleetReport
 
 AnalyticsPath = Annotated[
@@ -58,17 +59,20 @@ async def report(
     """
     if save is not None and not failing:
         raise InvalidInput("--save writes the sessions of --failing. Pass both.")
+    forms = (html is not None, failing, parquet is not None, prometheus)
+    if sum(forms) > 1:
+        raise InvalidInput("--html, --failing, --parquet and --prometheus exclude one another.")
     if app_name is not None:
         await refuse_unknown(lp, app_name)
     async with _folded(lp, analytics) as an:
         if failing:
             return await _failing(an, app_name, save)
         if prometheus:
-            text = await an.prometheus()
+            text = await an.prometheus(app=app_name)
             lines = [TextLine(line) for line in text.splitlines()]
             return CommandResult({"prometheus": text}, lines)
         if parquet is not None:
-            rows = await an.export(file_path(parquet))
+            rows = await an.export(file_path(parquet), app=app_name)
             line = TextLine(f"ok: {rows:,} sessions in {parquet}", "ok")
             return CommandResult({"sessions": rows, "file": parquet}, [line])
         made = await an.report(app_name)
@@ -96,10 +100,12 @@ async def metrics(
     state = "final" if of.final else "under way"
     parts: list[Part] = [TextLine(f"{key}: {of.phase}, {state}.", "ok")]
     named = f"task type {of.task_type or '(none)'}, agent version {of.agent_version or '(none)'}"
-    parts.append(named)
+    liked = f"rating {_number(of.rating)}, predicted satisfaction {_number(of.satisfaction)}"
+    parts += [named, liked]
     for group in ("temporal", "interaction", "resource", "quality"):
-        rows = [(name.replace("_", " "), _number(value)) for name, value in plain[group].items()]
-        parts += ["", Grid((group, "value"), rows, right=("value",))]
+        rows = [(_words(name), _number(value)) for name, value in plain[group].items()]
+        unit = "seconds" if group == "temporal" else "value"
+        parts += ["", Grid((group, unit), rows, right=(unit,))]
     used = [
         (name, f"{t.count:,}", f"{t.errors:,}", _number(t.total_latency), _number(t.total_cost))
         for name, t in of.tools.items()
@@ -107,13 +113,17 @@ async def metrics(
     columns = ("tool", "calls", "errors", "seconds", "cost")
     if used:
         parts += ["", Grid(columns, used, right=columns[1:])]
+    given = [(name, f"{each.count:,}", _number(each.mean)) for name, each in of.scores.items()]
+    if given:
+        parts += ["", Grid(("score", "given", "mean"), given, right=("given", "mean"))]
     return CommandResult(plain, parts)
 
 
 def reading(lp: limpet.Limpet, file: str | None) -> Analytics:
-    """Analytics that never write to the store."""
+    """Analytics that never write to the store: without a model there, they train one of their
+    own."""
     url = "memory://" if file is None else f"sqlite:///{file_path(file)}"
-    return limpet.Analytics(lp, url, retrain=None, intervene_below=None)
+    return limpet.Analytics(lp, url, store_models=False, intervene_below=None)
 
 
 @asynccontextmanager
@@ -164,7 +174,26 @@ def _report_parts(made: FleetReport) -> list[Part]:
             barred = (*headings, "")
         grid = Grid(barred, cells, empty=f"no {headings[0]}s.", right=headings[1:])
         parts += ["", grid]
+    for versions in made.drift[-1:]:
+        parts += _drift_parts(versions)
     return parts
+
+
+def _drift_parts(versions: Comparison) -> list[Part]:
+    """The differences between the two newest agent versions."""
+    rows = []
+    for each in versions.metrics:
+        if each.differs:
+            numbers = (f"{each.a:.3g}", f"{each.b:.3g}", f"{each.low:+.3g} to {each.high:+.3g}")
+            rows.append((each.metric.replace("_", " "), *numbers))
+    columns = ("drift", versions.a, versions.b, f"{versions.confidence:.0%} of the difference")
+    nothing = f"no drift from {versions.a} to {versions.b}."
+    return ["", Grid(columns, rows, empty=nothing, right=columns[1:])]
+
+
+def _words(name: str) -> str:
+    """Return the name of a metric for people. One among the times is a number of times."""
+    return "suspensions (times)" if name == "suspensions" else name.replace("_", " ")
 
 
 def _number(value: Any) -> str:

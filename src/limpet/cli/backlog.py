@@ -57,18 +57,18 @@ class Backlog(msgspec.Struct):
 
     @property
     def busy(self) -> int:
-        """How many sessions are not idle."""
+        """The number of sessions that are not idle."""
         status = self.status
         return status.leased + status.due + status.blocked + status.dead + status.held
 
     @property
     def left_off(self) -> int:
-        """How many sessions that are not idle are not shown."""
+        """The number of sessions that are not idle and not shown."""
         return max(0, self.busy - len(self.shown))
 
     @property
     def suspended_left_off(self) -> int:
-        """How many suspended sessions are not shown."""
+        """The number of suspended sessions that are not shown."""
         shown = len(self.suspended) + len([h for h in self.shown if h.phase == "suspended"])
         return max(0, self.status.by_phase.get("suspended", 0) - shown)
 

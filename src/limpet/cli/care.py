@@ -422,7 +422,7 @@ class MigrationFailures:
         return self._kept.get(fate, [])
 
     def more(self, fate: Fate) -> str:
-        """How many follow after the page, and how to see them; empty if none do."""
+        """Return how many follow after the page, and how to see them; empty if none do."""
         end = self._skip + len(self.of(fate))
         left = self._counts.get(fate, 0) - end
         if left <= 0 or self._limit is None:
@@ -485,7 +485,7 @@ async def _check_apps(lp: limpet.Limpet, app_name: str | None, *, all_apps: bool
 
 
 def _verification_text(report: Report) -> str:
-    """How much of a copy was read, and the result."""
+    """Return how much of a copy was read, and the result."""
     problems = damage(report)
     sealed = len(report.findings) - len(problems)
     more = "; sealed bodies by chain and checksum only" if sealed else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -67,12 +68,15 @@ class StoreArgument(msgspec.Struct, frozen=True):
         archive: str | None = None,
         policies: Path | None = None,
         node: str | None = None,
+        nodes: Sequence[str] = (),
         seal_for: str | None = None,
     ) -> AsyncIterator[limpet.Limpet]:
         """The open store: read-only without `writes`; a missing one is made with `creates`. `node`
-        is its name among those that sessions move between; `seal_for` its public key, for which
-        calls to a server are sealed. Raises SealBroken if the store has another."""
+        is its name among those that sessions move between, and `nodes` says where others are, as
+        NAME=URL; `seal_for` its public key, for which calls to a server are sealed. Raises
+        SealBroken if the store has another."""
         keys, keyring = _KEYS.get()
+        others = _nodes(nodes)
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
             async with limpet.Limpet(
@@ -82,6 +86,7 @@ class StoreArgument(msgspec.Struct, frozen=True):
                 seal_for=seal_for,
                 archive=archive,
                 node=node,
+                nodes=others,
             ) as served:
                 yield served
             return
@@ -94,6 +99,7 @@ class StoreArgument(msgspec.Struct, frozen=True):
                 keys=keys,
                 keyring=keyring,
                 node=node,
+                nodes=others,
                 policies=policies,
             )
         else:
@@ -114,6 +120,21 @@ class StoreArgument(msgspec.Struct, frozen=True):
         store, seal = await look_sealed(self.url, keys, keyring)
         provenance = None if seal is None else Provenance(store, seal)
         return limpet.Limpet(self.url, store=store, archive=archive, provenance=provenance)
+
+
+def _nodes(named: Sequence[str]) -> dict[str, limpet.Limpet]:
+    """The stores that NAME=URL name, each to be opened when it is needed. Raises InvalidInput."""
+    others: dict[str, limpet.Limpet] = {}
+    for text in named:
+        name, equals, place = text.partition("=")
+        if not equals or not name or not place:
+            raise InvalidInput(f"--nodes is NAME=URL, as in eu-2=https://eu-2:8420, not {text!r}.")
+        url = store_url(place)
+        entry: dict[str, Any] = {"keys": _KEYS.get()[0]}
+        if is_server(url):
+            entry = {"token": saved_token(url), "tls": tls_settings(url)}
+        others[name] = limpet.Limpet(url, **entry)
+    return others
 
 
 class SessionChoice(msgspec.Struct, frozen=True):
@@ -232,6 +253,13 @@ _SESSION: Final[dict[str, Any]] = {
     "user": _argument("USER", "app/user, or --app and --user."),
     "new": _argument("SESSION", "app/user/id, or app/user for a new id."),
 }
+_TYPER_WORDS: Final = (  # of a type checker, and what a person reads instead
+    (re.compile("Value error, "), ""),
+    (re.compile("Input should be a valid integer.*"), "pass a whole number."),
+    (re.compile("Input should be a valid number.*"), "pass a number."),
+    (re.compile(r"Input should be greater than or equal to (\S+)"), r"pass \1 or more."),
+    (re.compile(r"Input should be less than or equal to (\S+)"), r"pass \1 or less."),
+)
 _NAMED_TOGETHER: Final = (
     "a session is named by --app, --user and --id together, or as app/user/id. Pass all three."
 )
@@ -248,7 +276,7 @@ class Commands(TyperGroup):
             self._main_in_json(given, *rest, **extra)
 
     def _main_in_json(self, given: list[str], *rest: Any, **extra: Any) -> None:
-        """The same, with usage errors reported as JSON too."""
+        """Run the command with usage errors reported as JSON too."""
         screen = Screen(as_json=True)
         try:
             code = super().main(given, *rest, **{**extra, "standalone_mode": False})
@@ -290,7 +318,15 @@ class Command(TyperCommand):
         if by_options and any(each.name == "session" for each in self.params):
             ctx.meta["limpet.named_by_options"] = True
             ctx.params["session"] = None
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            words = getattr(error, "message", None)  # typer's own, wherever its version keeps it
+            if isinstance(words, str) and hasattr(error, "format_message"):
+                for theirs, ours in _TYPER_WORDS:
+                    words = theirs.sub(ours, words)
+                error.message = words  # type: ignore[attr-defined]
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*map(_metavar, filter(_is_argument, self.params)), "[OPTIONS]"]
@@ -355,7 +391,8 @@ def chosen_token() -> str | None:
 
 
 def acting(actor: str | None) -> str:
-    """Who acts: the one named, else whoever is logged in here or, on a server, the key's owner."""
+    """Return who acts: the one named, else whoever is logged in here or, on a server, the key's
+    owner."""
     return DefaultActor(f"cli:{getpass.getuser()}") if actor is None else actor
 
 

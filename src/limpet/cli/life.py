@@ -11,7 +11,7 @@ import typer
 
 import limpet
 from limpet.cli.command import LIFE, Actor, Display, SessionKey, Unopened, Writing, command
-from limpet.cli.options import ArchiveUrl, Reason
+from limpet.cli.options import ArchiveUrl, OtherNodes, OwnNode, Reason
 from limpet.cli.render import CommandResult, TextLine
 from limpet.errors import InvalidInput
 from limpet.session.json_forms import key_form
@@ -91,14 +91,17 @@ async def sweep(
         int, typer.Option("--limit", metavar="N", min=1, help="Act on at most N sessions at once.")
     ] = 1_000,
     archive_url: ArchiveUrl = None,
+    node: OwnNode = None,
+    nodes: OtherNodes = None,
 ) -> CommandResult:
     """Act on timeouts: suspend, terminate, archive, delete.
 
-    Any number may run at once. Exits with 1 if a session could not be moved on.
+    It also finishes moves that were interrupted, to nodes that it is told of. Any number may run
+    at once. Exits with 1 if a session could not be moved on.
     """
     if not every > 0:
         raise InvalidInput("--every is a number of seconds above 0.")
-    async with store.opened(archive=archive_url) as lp:
+    async with store.opened(archive=archive_url, node=node, nodes=nodes or ()) as lp:
         while True:
             swept = await lp.work.sweep(limit=limit)
             if not watch:

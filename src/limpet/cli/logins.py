@@ -21,7 +21,7 @@ def is_server(url: str) -> bool:
 
 
 def logins_file() -> Path:
-    """Where keys are kept."""
+    """Return the file in which keys are kept."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "limpet" / "logins.json"
 
@@ -69,8 +69,8 @@ def _read() -> dict[str, str]:
 
 
 def tls_settings(url: str) -> limpet.Tls | None:
-    """How the server of a URL is checked: LIMPET_TLS_CA, _CERT, _KEY (files) and _PIN; None for
-    http:// and where none of them is set."""
+    """Return the TLS settings for the server of a URL: LIMPET_TLS_CA, _CERT, _KEY (files) and
+    _PIN; None for http:// and where none of them is set."""
     named = {name: os.environ.get(f"LIMPET_TLS_{name}") for name in ("CA", "CERT", "KEY", "PIN")}
     if not url.lower().startswith("https:") or not any(named.values()):
         return None

@@ -254,7 +254,7 @@ async def phases(lp: Reading) -> CommandResult:
 
 
 def woken_by(woken: limpet.Activation) -> str:
-    """Why, when and by whom."""
+    """The reason of a wake, the time of its claim and the worker."""
     named = {"input": woken.inputs, "timer": woken.timers, "answer": woken.answers}
     what = [f"{name} {', '.join(map(str, of))}" for name, of in named.items() if of]
     why = f"woken by {woken.why}" + (f" ({'; '.join(what)})" if what else "")

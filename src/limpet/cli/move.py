@@ -29,11 +29,12 @@ from limpet.cli.options import (
     NewStore,
     file_path,
     refuse_unknown,
+    refuse_unknown_user,
     session_key,
     store_url,
     time_span,
 )
-from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
+from limpet.cli.render import CommandResult, Screen, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput
 from limpet.model import is_reserved
 from limpet.session.json_forms import key_form
@@ -66,6 +67,12 @@ LocalStore = Annotated[
         envvar="LIMPET_STORE",
         show_envvar=False,
         help="The store on this machine, or LIMPET_STORE.",
+    ),
+]
+Below = Annotated[
+    bool,
+    typer.Option(
+        "--below", help="Also the sessions below it, such as those of subagents: SESSION/…."
     ),
 ]
 _LINES_MAX: Final = 20  # of a file that cannot be read
@@ -104,6 +111,8 @@ async def copy(
     async with one.opened(writes=False) as lp, two.opened(creates=True) as other:
         if chosen.app is not None and not is_reserved(chosen.app):
             await refuse_unknown(lp, chosen.app)
+            if family is not None:
+                await refuse_unknown_user(lp, chosen.app, family)
         with screen.progress("copying events") as progress:
             if chosen.key is not None:
                 copied = await lp.copy(chosen.key, to=other, progress=progress)
@@ -247,8 +256,8 @@ async def drain(
         TextLine(f"not moved: {each.key}: {each.reason}: {each.detail}", "problem")
         for each in done.refused[:_SHOWN]
     ]
-    counts = f"{plural(done.sessions, 'session')}, {plural(done.events, 'event')} moved"
-    lines.append(_done(counts, ok=done.ok))
+    sent = _sent(done.events, done.bundle_bytes, done.compressed_bytes)
+    lines.append(_done(f"{plural(done.sessions, 'session')} moved: {sent}", ok=done.ok))
     refused = [
         {"session": key_form(each.key), "reason": each.reason, "detail": each.detail}
         for each in done.refused
@@ -265,15 +274,13 @@ async def push(
     screen: Display,
     *,
     store: LocalStore = DEFAULT_STORE,
+    below: Below = False,
     force: Force = False,
     seal_for: SealFor = None,
 ) -> CommandResult:
     """Continue a session elsewhere: move it from here to a URL."""
-    key = session_key(session)
     async with _both(store, url, to_key=_public_key(seal_for)) as (lp, other):
-        with screen.progress("moving events") as progress:
-            moved = await lp.move(key, other, force=force, progress=progress)
-        return _moved(key, moved, other.node)
+        return await _carry(lp, other, session_key(session), screen, below=below, force=force)
 
 
 @command(MOVE)
@@ -283,15 +290,43 @@ async def pull(
     screen: Display,
     *,
     store: LocalStore = DEFAULT_STORE,
+    below: Below = False,
     force: Force = False,
     seal_for: SealFor = None,
 ) -> CommandResult:
     """Continue a session here: move it from a URL."""
-    key = session_key(session)
     async with _both(url, store, from_key=_public_key(seal_for)) as (lp, other):
+        return await _carry(lp, other, session_key(session), screen, below=below, force=force)
+
+
+async def _carry(
+    lp: limpet.Limpet,
+    other: limpet.Limpet,
+    key: limpet.Key,
+    screen: Screen,
+    *,
+    below: bool,
+    force: bool,
+) -> CommandResult:
+    """Move a session, and with `below` those below it first."""
+    keys: list[limpet.Key] = []
+    if below:
+        listed = lp.each(
+            app=key.app, user=key.user, order="key", reverse=False, prefix=f"{key.id}/"
+        )
+        keys = [head.key async for head in listed]
+    results = []
+    for each in (*keys, key):
         with screen.progress("moving events") as progress:
-            moved = await lp.move(key, other, force=force, progress=progress)
-        return _moved(key, moved, other.node)
+            moved = await lp.move(each, other, force=force, progress=progress)
+        results.append(_moved(each, moved, other.node))
+        if not moved.success:
+            break
+    if not below:
+        return results[0]
+    lines = [line for result in results for line in result.parts]
+    form = {"sessions": [result.form for result in results]}
+    return CommandResult(form, lines, all(result.ok for result in results))
 
 
 @command(MOVE)
@@ -324,7 +359,7 @@ async def where(
 async def _both(
     source: str, target: str, *, from_key: str | None = None, to_key: str | None = None
 ) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
-    """Both stores of a move, open, each sealed for its key if that is given."""
+    """Open both stores of a move, each sealed for its key if that is given."""
     one, two = StoreArgument(store_url(source)), StoreArgument(store_url(target))
     if one == two:
         raise InvalidInput("both are the same store. Name another one to move to.")
@@ -349,7 +384,7 @@ def _moved(key: limpet.Key, moved: limpet.Moved, to: str) -> CommandResult:
     if not moved.success:
         words = f"not moved: {key}: {moved.reason}: {moved.detail}"
         if moved.reason == "unknown":
-            words += ". Run the same command again to finish"
+            words += f". Run the command again for {key} to finish"
         return CommandResult(form, [TextLine(f"{words}.", "problem")], ok=False)
     lines = []
     if moved.left_out:
@@ -357,9 +392,15 @@ def _moved(key: limpet.Key, moved: limpet.Moved, to: str) -> CommandResult:
         lines.append(
             TextLine(f"left out: {names}, which belong to the app or the user.", "warning")
         )
-    sent = f"{plural(moved.events, 'event')}, {size(moved.compressed_bytes)} compressed"
+    sent = _sent(moved.events, moved.bundle_bytes, moved.compressed_bytes)
     lines.append(_done(f"{key} is at {to} now, in epoch {moved.epoch}: {sent}"))
     return CommandResult(form, lines)
+
+
+def _sent(events: int, plain: int, compressed: int) -> str:
+    """The events and bytes sent, and how much smaller zstd made them."""
+    ratio = f" (ratio {compressed / plain:.2f})" if plain else ""
+    return f"{plural(events, 'event')}, {size(plain)} as {size(compressed)}{ratio}"
 
 
 @command(MOVE)
@@ -475,11 +516,16 @@ async def import_claude(
         str,
         typer.Argument(metavar="DIR", help="The transcripts, such as ~/.claude/projects."),
     ],
+    screen: Display,
     target: Annotated[
         str,
-        typer.Argument(metavar="STORE", help="The store to import into; created if missing."),
-    ],
-    screen: Display,
+        typer.Argument(
+            metavar="STORE",
+            envvar="LIMPET_STORE",
+            show_envvar=False,
+            help="The store to import into, or LIMPET_STORE; created if missing.",
+        ),
+    ] = DEFAULT_STORE,
 ) -> CommandResult:
     """Bring transcripts of Claude Code into a store.
 

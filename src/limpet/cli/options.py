@@ -38,6 +38,14 @@ ArchiveUrl = Annotated[
     str | None,
     typer.Option("--archive", metavar="URL", help="file:///directory or s3://bucket/prefix."),
 ]
+OwnNode = Annotated[
+    str | None,
+    typer.Option("--node", metavar="NAME", help="Its name among the nodes of moves."),
+]
+OtherNodes = Annotated[
+    list[str] | None,
+    typer.Option("--nodes", metavar="NAME=URL", help="Where another node is; several."),
+]
 _PLACE: Final = "A seq (12), a time (2026-05-01T10:00:00Z) or a checkpoint (#3)."
 Place = Annotated[str, typer.Argument(metavar="PLACE", help=_PLACE)]
 From = Annotated[str, typer.Argument(metavar="A", help=_PLACE)]
@@ -168,6 +176,17 @@ async def refuse_unknown(lp: limpet.Limpet, app_name: str, *, deleted: bool = Fa
     raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
 
 
+async def refuse_unknown_user(lp: limpet.Limpet, app_name: str, user: str) -> None:
+    """Raise SessionNotFound for a user of an app without sessions and without shared names."""
+    if (await lp.list(app=app_name, user=user, limit=1)).items:
+        return
+    names = await lp.names(app_name, user)
+    if not any([name.startswith("user:") for name in names]):
+        raise SessionNotFound(
+            f"of the user {user!r} of the app {app_name!r}", "Check --family: limpet list shows it"
+        )
+
+
 async def apps_of(lp: limpet.Limpet, *, typed: bool = False) -> list[str]:
     """The apps that have sessions, or typed ones."""
     heads = lp.each(reverse=False)  # oldest first, which no write changes: each is met once
@@ -203,7 +222,7 @@ def imported_object(option: str, text: str) -> Any:
 
 
 def imported_function(option: str, text: str) -> Any:
-    """The same, if it can be called. Raises InvalidInput."""
+    """Return the imported object if it is callable. Raises InvalidInput."""
     value = imported_object(option, text)
     if not callable(value):
         raise InvalidInput(f"{option} {text!r} is not a function. Name a function.")

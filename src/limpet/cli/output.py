@@ -45,7 +45,7 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same for a text that is part of a line: a line break in it is not one of ours."""
+    """Return the escaped text as part of a line: its line breaks are escaped too."""
     return escaped(text).replace("\n", "\\n")
 
 
@@ -113,7 +113,7 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """While the user's own code runs: what it prints goes to stderr, unchanged."""
+    """Send what the user's own code prints to stderr, unchanged, while it runs."""
     raw = output(stderr=True).stream
     with redirect_stdout(raw), redirect_stderr(raw):
         yield
@@ -150,7 +150,7 @@ def safe_output() -> Iterator[None]:
 
 
 def _escape(unsafe: re.Match[str]) -> str:
-    """As JSON has it: a character beyond the first 65,536 is a pair."""
+    """Escape a character as JSON does: one beyond the first 65,536 is a pair."""
     units = unsafe[0].encode("utf-16-be", "surrogatepass")
     return "".join([f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)])
 

@@ -52,28 +52,43 @@ _STYLES: Final[dict[str, str]] = {
 }
 # The last sentence of an error is advice to a program. These take its place at the command line.
 _ADVICE: Final = {
+    "access.entry": "Pass the key that limpet access create printed: limpet login URL",
     "archive.sealed": "Use a program that has the seal",
     "checkpoint.integrity": "Restore an older one with --fallback, and run limpet verify",
     "checkpoint.no_full": "Make one with limpet checkpoint --full, or go back with limpet rewind",
     "checkpoint.none": "limpet checkpoint --list shows those that exist",
     "document.not_found": "limpet documents STORE COLLECTION lists those that exist",
+    "event.too_large": "Send less in one event",
+    "keys.missing": "Pass --keys, or set LIMPET_KEYS",
     "merge.conflict": "Pass --prefer ours or --prefer theirs",
+    "promotion.decided": "A decision stands; limpet proposals shows it",
+    "promotion.not_found": "limpet proposals shows those that exist",
     "promotion.refused": "Promote it again when that holds; limpet learnings shows the gates",
     "query.cursor": "Pass the cursor of the last page in JSON unchanged, or leave --cursor out",
     "request.not_found": "limpet status shows what a session waits for",
     "session.archived": "limpet unarchive brings it back",
     "session.corrupt": "Run limpet verify for details, then restore the store from a backup",
+    "session.deleted": "To create one, pass another id",
     "session.has_forks": "Pass --forks erase or --forks keep",
+    "session.moved": "Use the store that it has moved to; limpet where names its node",
+    "session.schema_violation": "Write a migration that repairs it, and run limpet migrate",
     "session.suspended": "limpet resume makes it active again",
+    "session.typed": "Change it from the program that declares its State class",
+    "share.not_found": "limpet share STORE SESSION shows the shares of a session",
     "store.failed": "It may have been done: look with limpet log, then run it again",
+    "turn.mismatch": "Deploy the code that the turn began with, then limpet resolve --run-again",
     "turn.underway": "Interrupt the turn with limpet interrupt, and rewind once it has ended",
 }
+_JSON: Final = "null, true, false, 64-bit integers, finite numbers, text, and lists and objects"
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
-    (re.compile(r"lp\.\w+\(\) \((limpet \w+)\)"), r"\1"),
+    (re.compile(r"lp\.[\w.]+\(\) \((limpet \w+)\)"), r"\1"),
     (re.compile(r"\b(?:lp|s)\.[\w.]+\(\), or (limpet )"), r"\1"),
     (re.compile(r"lp\.documents\('(\w+)'\)"), r"\1"),
     (re.compile(r"actor='([^']+)'"), r"--actor \1"),
-    (re.compile(r"\[Errno \d+\] "), ""),
+    (re.compile(r"\b(?:Connection\w*|OS|Timeout|BrokenPipe)Error: "), ""),
+    (re.compile(r"Open it with limpet\.open\(url, keys=…\)"), "Pass --keys (or LIMPET_KEYS)"),
+    (re.compile(r"\[Errno -?\d+\] "), ""),
+    (re.compile("None, bool, 64-bit integers, finite floats, text, and lists and dicts"), _JSON),
     (re.compile(r"\bnot (?:int|float|str|bool) "), "not "),
     (re.compile(r"\((?:\w+=\w+, or )(--[\w-]+) on the command line\)"), r"(\1)"),
     (
@@ -158,22 +173,23 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 def timed(at_us: int, now_us: int) -> str:
-    """For example `2026-05-01T10:00:00Z (3 h ago)`."""
+    """Return a time with its age, such as `2026-05-01T10:00:00Z (3 h ago)`."""
     return f"{moment(at_us)} ({age(at_us, now_us)})"
 
 
 def moment(at_us: int) -> str:
-    """For example `2026-05-01T10:00:00Z`."""
+    """Return a time such as `2026-05-01T10:00:00Z`."""
     return to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def moment_cell(at_us: int) -> Cell:
-    """To the second; on a terminal to the minute, `2026-05-01 10:00`."""
+    """Return a time to the second; on a terminal to the minute, `2026-05-01 10:00`."""
     return Cell(moment(at_us), f"{to_time(at_us):%F %H:%M}")
 
 
 def instant(at_us: int) -> str:
-    """For example `2026-05-01T10:00:00.000001Z`: exact, so that it names one place in a history.
+    """Return a time such as `2026-05-01T10:00:00.000001Z`: exact, so that it names one place in a
+    history.
 
     Nothing is known of a removed event, not even its time.
     """
@@ -195,7 +211,7 @@ def actor_cell(actor: str) -> Cell:
 
 
 def age(at_us: int, now_us: int) -> str:
-    """In the largest unit that fits, rounded down: `3 h ago`, `in 5 min`, `now`."""
+    """Return an age in the largest unit that fits, rounded down: `3 h ago`, `in 5 min`, `now`."""
     seconds = abs(now_us - at_us) // 1_000_000
     for unit, length in _UNITS:
         if seconds >= length:
@@ -260,7 +276,7 @@ class Screen:
 
     @contextmanager
     def steps(self, *whats: str) -> Iterator[tuple[Callback | None, ...]]:
-        """The same for work in several steps, each with its own bar."""
+        """Show the progress of work in several steps, each with its own bar."""
         if self.as_json or not self._err.is_terminal:
             yield (None,) * len(whats)
             return
@@ -322,10 +338,10 @@ class Screen:
 
 
 def at_the_shell(code: str, message: str) -> str:
-    """The message of an error with advice to a person at the command line."""
+    """Return the message of an error with advice to a person at the command line."""
     happened, _, _ = message.rpartition(". ")
     if happened and code in _ADVICE:
-        return f"{happened}. {_ADVICE[code]}."
+        message = f"{happened}. {_ADVICE[code]}."
     for pattern, words in _IN_PYTHON:
         message = pattern.sub(words, message)
     return message

@@ -19,7 +19,14 @@ import limpet
 from limpet.cli.act import import_harness
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
 from limpet.cli.logins import is_server, save_token, tls_settings
-from limpet.cli.options import file_path, imported_object, store_url, time_span
+from limpet.cli.options import (
+    OtherNodes,
+    OwnNode,
+    file_path,
+    imported_object,
+    store_url,
+    time_span,
+)
 from limpet.cli.output import output
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing, InvalidInput
@@ -93,6 +100,8 @@ def serve(
         str | None,
         typer.Option("--analytics", metavar="FILE", help="Fold analytics into it, for dashboards."),
     ] = None,
+    node: OwnNode = None,
+    nodes: OtherNodes = None,
     log: Annotated[bool, typer.Option("--log", help="Log to stderr, requests too.")] = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
@@ -127,6 +136,8 @@ def serve(
             rate=RATE_PER_KEY if rate is None else rate or None,
             archive=archive,
             analytics=analytics,
+            node=node,
+            nodes=nodes or (),
         )
     )
 
@@ -144,7 +155,7 @@ def _harness(text: str) -> tuple[str | None, Any]:
 
 
 def _policies(text: str) -> tuple[Path | None, Any]:
-    """Where Cedar policies are, or the function that sets up the policies of a store."""
+    """Return the place of Cedar policies, or the function that sets up the policies of a store."""
     path = file_path(text)
     if path.exists() or ":" not in text:
         return path, None
@@ -169,13 +180,15 @@ async def _serve(
     rate: float | None,
     archive: str | None,
     analytics: str | None,
+    node: str | None,
+    nodes: Sequence[str],
 ) -> None:
     from limpet.server.serve import freeze_start, serving, stop_signals, working
 
     cedar, set_up = (None, None) if policies is None else _policies(policies)
     async with AsyncExitStack() as stack:
         lp = await stack.enter_async_context(
-            store.opened(creates=True, archive=archive, policies=cedar)
+            store.opened(creates=True, archive=archive, policies=cedar, node=node, nodes=nodes)
         )
         if set_up is not None and inspect.isawaitable(done := set_up(lp)):
             await done

@@ -148,7 +148,7 @@ class Scope:
     ) -> None:
         self.run, self.graph, self.outer = run, graph, outer
         self.node, self.state, self.number, self.body = "", None, 0, True
-        # Which attempt of what is around it this graph belongs to: its nodes say so, unless they
+        # The attempt of the node around this graph: its own nodes report it too, unless they
         # are retried themselves.
         self.base: int = 0 if outer is None else outer.attempt
         self.attempt: int = self.base
@@ -202,7 +202,7 @@ class Scope:
         return rest
 
     def position(self) -> Position:
-        """Where the current node stands in the run."""
+        """Return the position of the current node in the run."""
         return Position(
             node=self.node,
             step=self.number,

@@ -150,7 +150,8 @@ class Delivery:
         return self._put - self._done
 
     def caught_up(self) -> tuple[int, asyncio.Future[int]]:
-        """When every event so far is delivered: its count, and how many were dropped."""
+        """Return the count of events so far, and a future that has how many were dropped once
+        all are delivered."""
         made = (self._put, asyncio.get_running_loop().create_future())
         self._waiters.append(made)
         return made
@@ -212,7 +213,8 @@ async def _tell(observer: Observer, event: NodeEvent) -> None:
 
 
 def raised(error: BaseException) -> str:
-    """For the log: the type of an error, file and line; not its text, which may quote state."""
+    """Return for the log the type of an error, file and line; not its text, which may quote
+    state."""
     frame = extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at={PurePath(frame.filename).name}:{frame.lineno}"
 

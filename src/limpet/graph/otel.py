@@ -62,7 +62,7 @@ class OpenTelemetryTracer:
 
 
 class IdentitySpanProcessor(SpanProcessor):  # type: ignore[misc, unused-ignore]  # untyped if absent
-    """Gives the ids of the invocation to every span that starts inside one, whoever opens it.
+    """Adds the ids of the invocation to every span that starts inside it.
 
     `tracer_provider.add_span_processor(IdentitySpanProcessor())`, before the exporter's.
     """

@@ -442,7 +442,7 @@ class Binding:
             pass
 
     def _check_versions(self) -> None:
-        """Without a version a conflict could not be seen: refuse rather than overwrite."""
+        """Refuse rather than overwrite: without a version a conflict could not be seen."""
         if self._config.conflicts == "raise" and self._version is None:
             raise TypeError("the store gives no version, which conflicts='raise' needs")
 

@@ -60,7 +60,7 @@ S = TypeVar("S", bound="State")
 _encode: Final = msgspec.json.Encoder().encode
 _set: Final = object.__setattr__
 Fold: TypeAlias = Callable[[Any, Any, Any], Any]  # the reducer, the old value, the update
-# What a field must be, by what its reducer holds. Updates may be any of these, too.
+# The types of a field, by the container that its reducer needs. Updates may have them too.
 CONTAINERS: Final[dict[str, tuple[type, ...]]] = {"list": (list, tuple), "dict": (dict,)}
 
 
@@ -572,11 +572,11 @@ class ExplicitMapping:
         self.outputs = None if outputs is None else dict(outputs)
 
     def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
-        """As declared."""
+        """Return the fields as declared."""
         return self.inputs
 
     def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
-        """As declared, or the fields of the same name."""
+        """Return the fields as declared, or those of the same name."""
         if self.outputs is not None:
             return self.outputs
         return FieldNameMatching().outward(inner, outer)

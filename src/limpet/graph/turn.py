@@ -123,7 +123,7 @@ class GraphHarness(Generic[S]):
         record: CheckpointRecord | None,
         refused: str | None,
     ) -> InvokeArguments:
-        """How the graph is invoked: from its start, or from its record."""
+        """Return the arguments of an invocation: from its start, or from its record."""
         initial: Any = None
         payload: Any = None
         if record is None and self._initial is not None:
@@ -144,7 +144,7 @@ class GraphHarness(Generic[S]):
 async def _signal(
     turn: Turn, checkpoints: TurnCheckpoints, record: CheckpointRecord, refused: str | None
 ) -> Any:
-    """Ask for the signal that a suspended graph waits for; its payload."""
+    """Ask for the signal that a suspended graph waits for, and return its payload."""
     suspension = record.suspension or {}
     descriptor = suspension["descriptor"]
     signal_id, shown = descriptor["signal_id"], dict(descriptor.get("metadata") or {})

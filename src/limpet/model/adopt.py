@@ -32,7 +32,7 @@ from limpet.model.limits import ID_CHARS_MAX, INT_MAX, STATE_DEPTH_MAX
 from limpet.model.values import EMPTY, FrozenDict, settle
 
 _LINK_BYTES: Final = 32
-# What folding an event raises that does not fit those before it.
+# Errors of folding an event that does not fit those before it.
 UNFIT: Final = (
     LimpetError,
     LookupError,
@@ -166,7 +166,7 @@ def linked(key: Key, fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list
 
 
 def check_followed(before: FrozenDict, after: FrozenDict) -> None:
-    """Raise InvalidEvent unless what follows from adopted events has the form that whoever reads
+    """Raise InvalidEvent unless the results of adopted events have the form that every reader of
     the head relies on."""
     if after is not before:
         from limpet.model.facts import adopted_shapes  # most processes adopt nothing

@@ -22,8 +22,8 @@ from limpet.model.facts.view import Facts
 from limpet.model.head import Head
 from limpet.model.values import EMPTY
 
-# Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
-# `moved`: what a session has left behind here is to be removed.
+# The work of a sweep. `input`: it came to a session that was suspended for idleness.
+# `moved`: the rows that a session has left behind here are to be removed.
 Deadline: TypeAlias = Literal[
     "deadline", "absolute", "idle", "grace", "input", "archive", "expiry", "moved"
 ]
@@ -37,7 +37,7 @@ _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 
 def due_us(facts: Facts) -> int | None:
-    """When the session is runnable if nobody has it: since its input, or at its wake timer.
+    """Return when the session is runnable if nobody has it: since its input, or at its wake timer.
 
     Only an active session runs; one that was suspended for idleness is due for input that nobody
     has looked at, which resumes it. If it waits for an answer, it is due when that comes, or at the
@@ -56,7 +56,7 @@ def due_us(facts: Facts) -> int | None:
 
 
 def runnable_us(head: Head) -> int | None:
-    """When the session is runnable, in microseconds.
+    """Return when the session is runnable, in microseconds.
 
     While it is leased, this is the end of the lease, so a session whose worker died becomes due
     like any other. While it is held back, this is the time of the retry.
@@ -65,7 +65,7 @@ def runnable_us(head: Head) -> int | None:
 
 
 def deadline_us(head: Head) -> int | None:
-    """When a sweep has something to do here, in microseconds, or None: see `deadlines`."""
+    """Return when a sweep has something to do here, in microseconds, or None: see `deadlines`."""
     if _DEADLINED.isdisjoint(head.facts):
         return None
     return min([at_us for _, at_us in deadlines(head)], default=None)
@@ -100,7 +100,7 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
 def _after_end(
     facts: Facts, phase: Phase, spans: Facts, ended_us: int
 ) -> list[tuple[Deadline, int]]:
-    """When what has ended is archived, and deleted."""
+    """Return when a session that has ended is archived, and deleted."""
     if endings.is_owed(facts):  # what is to be undone, or told, first keeps it
         return []
     times: list[tuple[Deadline, int]] = []
@@ -161,7 +161,8 @@ def _earliest(one: int | None, other: int | None) -> int | None:
 
 
 class Reasons(msgspec.Struct, frozen=True, gc=False):
-    """Why a session was due: its due wake timers (name and time), and its pending inputs."""
+    """The reasons why a session was due: its due wake timers (name and time), and its pending
+    inputs."""
 
     timers: tuple[tuple[str, int], ...] = ()  # the longest due first
     pending: int = 0

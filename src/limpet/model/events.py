@@ -142,16 +142,17 @@ class Event(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def at(self) -> datetime:
-        """When the store recorded it; never earlier than the previous event."""
+        """The time the store recorded it; never earlier than the previous event."""
         return to_time(self.at_us)
 
     @property
     def processed_at(self) -> datetime | None:
+        """The time it was processed; None while it is pending, or if it is not an input."""
         return None if self.processed_us is None else to_time(self.processed_us)
 
 
 class Trace(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The ids that tie an event to what led to it: `trace=limpet.Trace(cause=question.id)`."""
+    """The ids that connect an event with others: its cause, invocation, correlation and wake."""
 
     cause: str | None = None  # id of the event that this one answers
     invocation_id: str | None = None  # of the call that the event belongs to
@@ -215,7 +216,8 @@ class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """Where another store recorded an event: adopted, it has the same place, time and link."""
+    """The place where another store recorded an event: adopted, it has the same place, time and
+    link."""
 
     seq: int
     at_us: int
@@ -224,7 +226,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 
 
 class DefaultActor(str):
-    """Who acts where a caller names nobody. Behind a guard the principal stands in its place."""
+    """The actor where a caller names nobody. Behind a guard the principal stands in its place."""
 
     __slots__ = ()
 
@@ -250,7 +252,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     input: bool = False  # by its type, or because the caller said so
     origin: Origin | None = None
     compressed: bytes | None = None  # `raw` of an adopted event, if the other store had it so
-    # What plain_ops do, if all of them set names of the session: folded by one union of dicts.
+    # The names that plain_ops set, if they do nothing else: folded by one union of dicts.
     sets: dict[str, Any] | None = None
     # By no verb of ours and not an input, and does nothing but what `sets` says: most are so.
     plain: bool = False
@@ -266,7 +268,8 @@ def decode_body(raw: bytes) -> Body:
 
 
 def path_opening(name: str) -> bytes:
-    """How the path of every operation on a name begins in an encoded body. Data may have it too."""
+    """Return the beginning of the path of every operation on a name in an encoded body. Data may
+    have it too."""
     return b"[" + encode(name)
 
 
@@ -357,7 +360,7 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
 
 
 def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
-    """The same as `prepare_flat`, of a draft."""
+    """Prepare a draft as `prepare_flat` does."""
     if draft.input is not False or not sets_only(draft):
         return None
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
@@ -369,7 +372,7 @@ def prepare_flat(
     type_: str, data: object, given: object, id: str, actor: str | None, ids: _Ids | None = None
 ) -> Prepared | None:
     """The common case on the hot path: small plain data, plain ids, names of the session that are
-    set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
+    set to plain values, nothing else. None for any other draft, which `prepare` checks."""
     if (
         type(data) is not dict
         or type(given) is not dict

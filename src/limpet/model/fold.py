@@ -58,17 +58,25 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     `shared.scope_ops`). Raises InvalidInput and changes nothing.
     """
     before, sets = fold.head, draft.sets
-    new = draft.plain and not draft.caller_chose_id  # what is adopted has a chosen id, too
-    active = head.activity_of(draft.type) if new else None
-    if active is None or not head.is_moved(before):
+    facts, active = before.facts, None
+    if draft.caller_chose_id:  # what is adopted has a chosen id, too
+        pass
+    elif draft.plain:
+        active = head.activity_of(draft.type) if head.is_moved(before) else None
+    elif draft.input and not draft.plain_ops:
+        waiting = head.with_input(before, draft.type, now_us)
+        if waiting is not None:
+            check_shape(draft.type, draft.data)
+            facts, active = waiting, True
+    if active is None:
         return _record_any(fold, draft, now_us, salt)
-    # The common case on the hot path: it moves the head, and at most sets names.
+    # The common cases on the hot path: it moves the head, and sets names or waits as an input.
     seq, at_us = before.version + 1, before.updated_us
     if now_us > at_us:
         at_us = now_us
     digest, link = chained(before.link, seq, at_us, draft.header, salt, draft.raw)
     recorded = Recorded(event_of(draft, seq, at_us, link), draft, salt, digest)
-    after = head.moved(before, seq, link, at_us, active=active)
+    after = head.moved(before, seq, link, at_us, active=active, facts=facts)
     fields, versions = fold.fields, fold.versions
     if sets is not None:
         fields, versions = FrozenDict(fields), FrozenDict(versions)
@@ -147,7 +155,7 @@ def record_run(
             _join(versions, dict.fromkeys(draft.sets, seq))
         if not active and head.activity_of(draft.type):
             active = True
-    after = head.moved(before, seq, link, at_us, active=active)
+    after = head.moved(before, seq, link, at_us, active=active, facts=before.facts)
     return Fold(after, fields, versions, fold.damaged, fold.texts), recorded
 
 
@@ -158,7 +166,8 @@ def replay(fold: Fold, event: Event) -> Fold:
     active = None if marked else head.activity_of(event.type)
     if active is not None and head.is_moved(before):  # as most do: see `record`
         seq = before.version + 1
-        after = head.moved(before, seq, event.link, event.at_us, active=active)
+        at_us, facts = event.at_us, before.facts
+        after = head.moved(before, seq, event.link, at_us, active=active, facts=facts)
     else:
         after = head.advance(before, event.type, data, event.at_us, event.link, input=marked)
         texts = texts_after(texts, before.facts, after.facts, event.type, data, event.seq)

@@ -45,11 +45,11 @@ from limpet.model.facts.running import (
     spawned,
     waiting,
 )
-from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
+from limpet.model.facts.view import Check, Facts, Fold, Moment, replaced, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
-# What each reserved event changes, and what a commit with it must leave within bounds. One static
+# For each reserved event the fold of its data, and the bounds that a commit must keep. One static
 # table, so that folding is the same in every process and total.
 _FOLDS: Final[Mapping[str, Fold]] = {
     creation.CREATED: creation.fold_created,
@@ -183,6 +183,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def timers(self) -> Mapping[str, timers.Timer]:
+        """The timers that are set, by name."""
         return timers.timers_in(self.facts)
 
     @property
@@ -203,7 +204,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def timeouts(self) -> timeouts.Timeouts | None:
-        """Times after which a sweep suspends, terminates and deletes it; None: never."""
+        """Times after which a sweep suspends, terminates and deletes it; None is never."""
         return timeouts.timeouts_in(self.facts)
 
     @property
@@ -213,16 +214,23 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def created_at(self) -> datetime:
+        """The time the session was created."""
         return to_time(self.created_us)
 
     @property
     def updated_at(self) -> datetime:
+        """The time of its last event."""
         return to_time(self.updated_us)
 
     @property
     def deleted_at(self) -> datetime | None:
-        """When the session was deleted; None for a live session."""
+        """The time the session was deleted; None for a live session."""
         return None if self.deleted_us is None else to_time(self.deleted_us)
+
+    def check_here(self) -> None:
+        """Raise SessionMoved if the session has departed to another node."""
+        if "departed" in self.facts:
+            moves.check_here(self.key, self.facts)
 
 
 def blank(key: Key, uid: str, at_us: int) -> Head:
@@ -329,8 +337,27 @@ def activity_of(type: str) -> bool | None:
     return None if type in _FOLDS or type in _CHECKS else type.startswith(_ACTIVE)
 
 
-def moved(head: Head, version: int, link: bytes, at_us: int, *, active: bool) -> Head:
-    """The head after events that only moved it: see `is_moved`."""
+@lru_cache(maxsize=1_024)
+def _only_waits(type: str) -> bool:
+    """True if nothing follows from an input of this type but that it waits, and nothing refuses
+    it; and it counts as activity."""
+    folds = type in _INPUT_FOLDS or type in _CHECKS
+    return not folds and type.startswith(_ACTIVE)
+
+
+def with_input(head: Head, type: str, now_us: int) -> Facts | None:
+    """Return the facts after an input that only has to wait, as most do; None if the
+    general fold decides."""
+    facts = head.facts
+    if head.version == head.floor or not _only_waits(type):
+        return None
+    if "phase" in facts or "departed" in facts or "requests" in facts:
+        return None
+    return replaced(facts, inputs.one_more(facts, now_us))
+
+
+def moved(head: Head, version: int, link: bytes, at_us: int, *, active: bool, facts: Facts) -> Head:
+    """The head after events that only moved it (see `is_moved`), or left these facts."""
     return Head(
         head.key,
         head.uid,
@@ -339,7 +366,7 @@ def moved(head: Head, version: int, link: bytes, at_us: int, *, active: bool) ->
         head.created_us,
         at_us,
         at_us if active else head.active_us,
-        head.facts,
+        facts,
         head.floor,
         head.fence,
         head.lease_us,

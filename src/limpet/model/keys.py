@@ -74,7 +74,7 @@ def is_staged(app: str) -> bool:
 
 
 def owner_of(app: str, user: str) -> str:
-    """Under which user a reserved app keeps what belongs to a user of an app.
+    """Return the user under whom a reserved app keeps what belongs to a user of an app.
 
     No two pairs share one: ("a/b", "c") and ("a", "b/c") differ. It always fits a key.
     """
@@ -124,8 +124,9 @@ def without_length(name: str) -> str:
 
 
 def checkpoints_of(key: Key) -> Key:
-    """Where the checkpoints of a session are recorded: a log of its own under a reserved app, so
-    that a checkpoint changes no version. It ends with the session, and with its user.
+    """Return the key of the log in which the checkpoints of a session are recorded, under a
+    reserved app, so that a checkpoint changes no version. It ends with the session, and with its
+    user.
 
     An id that looks hashed is hashed too: its log would be that of another session.
     """
@@ -135,7 +136,8 @@ def checkpoints_of(key: Key) -> Key:
 
 
 def audit_name_of(app: str, user: str, kind: str, text: str) -> Key:
-    """Where the name of something of a user is kept for the audit. It ends with the user."""
+    """Return the key under which the name of something of a user is kept for the audit. It ends
+    with the user."""
     id = f"{kind}/{text}"
     if len(id) > KEY_PART_CHARS_MAX or len(id.encode()) > _OWNER_BYTES_MAX // 2:
         id = f"{kind}/{hashed(text)}"
@@ -161,14 +163,15 @@ def hashed(text: str) -> str:
 
 
 def unfit(text: object, chars_max: int) -> str | None:
-    """Why `text` cannot be a name, or None when it can."""
+    """Return why `text` cannot be a name, or None when it can."""
     if not isinstance(text, str):
         return f"is {type(text).__name__}, not text"
     return _unfit(text, chars_max)
 
 
 def unfit_id(id: str) -> str | None:
-    """Why `id` cannot be an event's, or None. Most are seen once: the answer is not remembered."""
+    """Return why `id` cannot be an event's, or None. Most are seen once: the answer is not
+    remembered."""
     return _unfit.__wrapped__(id, ID_CHARS_MAX)
 
 

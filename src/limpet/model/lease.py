@@ -15,7 +15,6 @@ import msgspec
 from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.due import NO_REASONS, Reasons, is_unchanged, reasons_at, runnable_us
 from limpet.model.events import to_time
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.runs import is_dead, run_in
 from limpet.model.head import Head
@@ -41,11 +40,12 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def until(self) -> datetime:
+        """The time at which the lease ends, unless it is renewed."""
         return to_time(self.until_us)
 
     @property
     def claimed_at(self) -> datetime:
-        """When the lease was granted, by the store's clock. Renewing does not change it."""
+        """The time the lease was granted, by the store's clock. Renewing does not change it."""
         return to_time(self.claimed_us)
 
     @property
@@ -64,7 +64,7 @@ def lease_of(head: Head, lease_seconds: float, now_us: int, *, lock: bool = Fals
 
 
 def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
-    """The same lease with a later end. When and why it was granted stays the same."""
+    """Return the lease with a later end. The time and reason of its grant stay."""
     return msgspec.structs.replace(lease, until_us=until_us, lease_seconds=lease_seconds)
 
 
@@ -88,7 +88,7 @@ def taken(head: Head, worker: str, now_us: int, until_us: int) -> Head:
 
 def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
     """Like `taken`, if nobody else holds the lease. Raises SessionLocked, SessionMoved."""
-    check_here(head.key, head.facts)
+    head.check_here()
     if head.worker != worker and is_leased(head, now_us):
         raise locked(head)
     return taken(head, worker, now_us, until_us)
@@ -130,7 +130,8 @@ def is_of(lease: Lease, head: Head) -> bool:
 
 
 def left_until(head: Head, lease: Lease, now_us: int) -> int | None:
-    """Until when a session is held back if its lease ends now, as it is left; None: it is not."""
+    """Return until when a session is held back if its lease ends now, as it is left; None: it is
+    not."""
     unchanged = not lease.lock and is_unchanged(lease.reasons, head, now_us)
     return now_us + LEFT_US if unchanged else None
 

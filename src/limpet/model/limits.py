@@ -59,7 +59,7 @@ MARKS_SWEPT: Final = 2  # ended marks that each write of a mark removes
 
 ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
-# What append_soon may queue before a flush: a caller that never flushes must not fill the memory.
+# The queue of append_soon before a flush: a caller that never flushes must not fill the memory.
 QUEUED_EVENTS_MAX: Final = 65_536
 QUEUED_BYTES_MAX: Final = 64 * 2**20  # of encoded bodies
 
@@ -91,5 +91,5 @@ SNAPSHOT_FLOOR_BYTES: Final = 64 * 2**10
 # An older one is kept while it takes at most one in so many bytes of the log that it saves reading:
 # where a state grows like its log, snapshots of it would fill the store and save little.
 SNAPSHOT_SHARE: Final = 8
-# What an event costs a reader beyond its body, so that many tiny events snapshot in time too.
+# The cost of reading an event beyond its body, so that many tiny events snapshot in time too.
 EVENT_OVERHEAD_BYTES: Final = 128

@@ -196,7 +196,7 @@ def frozen_copy(
 
 
 def _frozen_list(value: list[Any], depth_left: int, room: list[int]) -> FrozenList | None:
-    """The same of a list."""
+    """Return the frozen form of a list."""
     copy = FrozenList(value)
     room[0] -= len(copy) + 1  # an empty one counts, too
     if room[0] < 0:
@@ -267,7 +267,7 @@ def _are_exact(values: list[Any]) -> bool:
 
 
 def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict[int, int]) -> int:
-    """How many values are written for this one; a shared value is written each time.
+    """Return how many values are written for this one; a shared value is written each time.
 
     Thirty lists, each holding the next one twice, become a billion values when written.
     """

@@ -61,7 +61,8 @@ class Agent:
         return f"<limpet.Agent{name} {[each.name for each in self.tools]}>"
 
     async def run(self, turn: Turn) -> None:
-        """Run one turn."""
+        """Run one turn: ask the model, run its tools, and ask again. Raises what the model
+        raises."""
         system = self.system
         if callable(system):
             system = await effects.call(system, turn)

@@ -24,7 +24,6 @@ from limpet.model import (
     Commit,
     DefaultActor,
     Draft,
-    Event,
     Facts,
     FrozenDict,
     Key,
@@ -34,7 +33,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.facts.inputs import pending
-from limpet.model.facts.isolation import child_isolation
+from limpet.model.facts.isolation import child_isolation, child_policies
 from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.budgets import Budget, Share
@@ -44,7 +43,7 @@ from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.timers import REVISIT_SET, TIMERS_TAKEN, timers_in
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity
-from limpet.session.creation import creation
+from limpet.session.creation import creation, learn_switches
 from limpet.session.runs.delegation import end_delegation
 from limpet.session.runs.setup import inherited_tools, tool_names
 from limpet.session.services import Services
@@ -65,12 +64,14 @@ class Child:
 
     @property
     def is_ended(self) -> bool:
+        """True if the child has ended."""
         return self.key.id in self._turn.records.ended
 
     async def result(self) -> Mapping[str, Any]:
         """Return how it ended: stop_reason, summary, output. Pauses the turn until then.
 
-        A terminated child may have neither a summary nor an output; both are then None.
+        A terminated child may have neither a summary nor an output; both are then None. Raises
+        SessionDeleted if it was deleted.
         """
         turn = self._turn
         turn.driver.check()
@@ -111,6 +112,7 @@ async def delegate(
     key = Key(app, turn.session.user, identity(turn.id, "child", app, occurrence))
     parent = turn.session
     given = budgets.allotted(parent.head.facts, budget)
+    await learn_switches(writer_of(parent).services, app)
     created = _creation(parent, key, fields, _first(turn, message, given, tools))
     uid = created.drafts[0].id
     made = children.child_created(key, uid, occurrence, hashed, title, cascade=cascade)
@@ -155,6 +157,7 @@ def _creation(
         untyped=False,
         reuse_deleted=False,
         isolation=child_isolation(parent.head.facts, key.id),
+        field_policies=child_policies(parent.head.facts, fields or ()),
     )
     return new.commit(tuple([writer.journal.prepare(draft, actor) for draft in first]))
 
@@ -167,7 +170,7 @@ class ChildEnd:
 
     @classmethod
     def of(cls, session: Session[Any], stop_reason: str, summary: str | None) -> ChildEnd | None:
-        """None if the session works for nobody, or has ended before."""
+        """Return the end of a child; None if the session works for nobody, or has ended before."""
         delegation = children.delegation(session.head.facts)
         if delegation is None or delegation.get("ended"):
             return None
@@ -221,7 +224,8 @@ class ChildEnd:
             if end.data is not None and "output" in end.data:
                 return end.data["output"]
         said = await read(types=["agent.message"], **last)
-        return None if not said or said[0].data is None else _said(said[0])
+        data = said[0].data if said else None
+        return None if data is None else data.get("text", data.get("content"))
 
 
 async def commit_last(
@@ -268,7 +272,3 @@ async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
 
 def _wakes(facts: Facts) -> set[str]:
     return {name for name, timer in timers_in(facts).items() if timer.kind == "wake"}
-
-
-def _said(event: Event) -> Any:
-    return event.data.get("text", event.data.get("content"))

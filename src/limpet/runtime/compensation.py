@@ -311,7 +311,7 @@ class Compensations:
             await self._succeeded(undo, result)
 
     async def _succeeded(self, undo: Compensation, result: Any) -> None:
-        """It is undone, also if what it returned cannot be recorded."""
+        """Record that it is undone, also if what it returned cannot be recorded."""
         try:
             await self._record(undo, endings.compensated, "done", plain(result))
         except (ValueError, RecursionError) as error:  # InvalidInput is a ValueError
@@ -341,7 +341,8 @@ class Compensations:
         undo.state = state
 
     def _id(self, what: str, undo: Compensation) -> str:
-        """Of the record of one try: a lost answer is asked for again, not recorded twice.
+        """Return the id of the record of one try: a lost answer is asked for again, not recorded
+        twice.
 
         Of this wake alone: under an id that the next worker has recorded, a worker whose lease is
         lost would find its intent recorded, and would act.

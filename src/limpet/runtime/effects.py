@@ -37,7 +37,7 @@ from limpet.model.facts.running.runs import span_completed, span_started, stored
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
-from limpet.runtime.tool import KEY, parameters_of
+from limpet.runtime.tool import KEY, ApprovalNeeded, parameters_of
 from limpet.runtime.turn_log import (
     EffectRecord,
     TurnRecords,
@@ -119,7 +119,7 @@ class Effect(msgspec.Struct):
 
     @property
     def place(self) -> str:
-        """By which, with the occurrence, the turn finds it again."""
+        """The name by which, with the occurrence, the turn finds it again."""
         return self.call or self.name
 
     @property
@@ -234,7 +234,7 @@ class EffectCall:
         return sorted(events, key=lambda event: event.seq)
 
     async def _asked(self, record: EffectRecord) -> Any:
-        """Nobody knows whether it was done: a person says so, or decides what to do."""
+        """Ask a person whether the effect was performed, or what to do."""
         turn, effect = self._turn, self._effect
         id = identity(turn.id, "unknown", effect.place, effect.occurrence, self._tries)
         id, data = await request(
@@ -328,6 +328,10 @@ class EffectCall:
                     return await self._unknown(error)
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so
+            except ApprovalNeeded:
+                # No error: it is performed again once a person allows it.
+                await self._record(runs.effect_failed, "failed", "", is_answer=False)
+                raise
             except Exception as error:
                 if not left and self._maybe:
                     return await self._unknown(error, "an earlier try has no outcome; the last: ")
@@ -384,11 +388,13 @@ class EffectCall:
         value: Any,
         *,
         failed: str | None = None,
+        is_answer: bool = True,
     ) -> Any:
-        """The outcome, the end of its span and of its reservation, in one commit."""
+        """The outcome, the end of its span and of its reservation, in one commit; with what it is
+        to a model, if it is the answer to its call."""
         effect, turn = self._effect, self._turn
         drafts: list[Draft] = [fact(self._id(outcome), self._of(), value)]
-        if effect.outcome is not None and outcome != "unknown":
+        if effect.outcome is not None and outcome != "unknown" and is_answer:
             drafts.append(effect.outcome(value, is_error=outcome == "failed"))
         if self._acts:
             self._acts = False

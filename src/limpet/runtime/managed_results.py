@@ -26,7 +26,7 @@ class OutcomeShown(TypedDict):
 
 
 class SessionShown(TypedDict):
-    """Where a session stands, in a line."""
+    """A session in one line."""
 
     id: str
     app: str
@@ -64,7 +64,7 @@ class ParentShown(TypedDict):
 
 
 class SnapshotShown(SessionShown):
-    """Where a session stands, in full."""
+    """A session in full."""
 
     status: str
     state: dict[str, Any]
@@ -235,7 +235,7 @@ class PromotedShown(TypedDict):
 
 
 class GradeShown(TypedDict):
-    """How far a session is, and what it is to achieve."""
+    """The progress of a session, and what it should achieve."""
 
     grade: str
     outcome: dict[str, Any] | None

@@ -140,7 +140,7 @@ class ManagedTools:
 
 
 class ToolCaller(msgspec.Struct, frozen=True):
-    """For whom a tool runs: a session, in a turn of its own or, from a door, outside of any.
+    """The caller of a tool: a session, in a turn of its own or, from a door, outside of any.
 
     `id` is the same whenever the same call of the turn is made.
     """

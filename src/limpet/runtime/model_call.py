@@ -54,7 +54,7 @@ _COUNTS: Final = {  # the names that providers give their token counts
 _TOTALS: Final = ("tokens", "total_tokens", "total_token_count")
 
 
-# What else a call has, and how long it may be.
+# The other texts of a call, and how long each may be.
 _CALL_TEXTS: Final = {"id": NAME_CHARS_MAX, "name": TOOL_NAME_CHARS_MAX, "signature": 2**20}
 # Permissions of the API, and as events name them.
 EVENT_PERMISSIONS: Final[Mapping[Permission, str]] = {
@@ -273,7 +273,7 @@ class ModelCall:
 
 
 def assemble(partials: Iterable[Event]) -> str:
-    """Join the texts of the partial events of one message, in the order of their index.
+    """Return the joined texts of the partial events of one message, in the order of their index.
 
     Of a message that was begun again, the pieces of its last attempt count; of several messages,
     those of the newest. Fragments of tool calls and of reasoning are left out, and recorded events

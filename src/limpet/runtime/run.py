@@ -46,7 +46,7 @@ _BELOW: Final = tuple([str(_PACKAGE / room) for room in ("session", "store")])
 QUIET_SECONDS: Final = 2.0  # without a call of a turn, after which its harness has no other to make
 _RENEW_TRIES: Final = 4
 _RENEW_PAUSE_SECONDS: Final = 0.05
-# How often the event loop goes round before a turn counts as blocked: a call that has just ended
+# Rounds of the event loop before a turn counts as blocked: a call that has just ended
 # is given the time to make the next one.
 _ROUNDS: Final = 8
 # Whose step, stream or effect runs this code, and its name.
@@ -156,12 +156,12 @@ class Driver:
         self._end()
 
     def _never_began(self, task: asyncio.Task[Any]) -> None:
-        """It was cancelled before its first step, so nothing of it has run."""
+        """End a harness that was cancelled before its first step: nothing of it has run."""
         _let_go(self._running)
         self._end()
 
     def _end(self) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
@@ -257,7 +257,7 @@ class LeaseGuard:
 
 
 class Pauses:
-    """Which calls of a turn are working, and which are blocked, on what.
+    """The calls of a turn that are working, and those that are blocked, on what.
 
     A call that needs an answer blocks. As soon as every call of the turn is blocked, the run is
     over: what the others did in the meantime is recorded, and all requests are made at once.
@@ -302,9 +302,9 @@ class Pauses:
 
     @asynccontextmanager
     async def one_by_one(self, key: tuple[str, str]) -> AsyncIterator[None]:
-        """Within a call: those under one key come in the order they were made.
+        """Run calls under one key in the order in which they were made.
 
-        Whoever waits for its turn is not at work: if the call before it blocks, so does the run.
+        A call that waits for its turn is idle: if the call before it blocks, so does the run.
         """
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._working -= 1
@@ -403,7 +403,7 @@ class TurnRun:
     def traced(
         self, kind: PartKind, name: str, *, call: str | None = None
     ) -> AbstractContextManager[PartNotes]:
-        """Around a part of the turn, for whoever watches it run."""
+        """Report a part of the turn to the tracer, if there is one."""
         tracing = writer_of(self.session).journal.tracing
         if tracing is None:
             return UNTRACED
@@ -543,7 +543,7 @@ def _is_ours(lines: types.TracebackType) -> bool:
 
 
 def _let_go(running: Awaitable[Any] | None) -> None:
-    """Of a harness that was stopped before its first step, nobody else does."""
+    """Close the coroutine of a harness that was stopped before its first step; nobody else does."""
     close = getattr(running, "close", None)
     if close is not None:
         close()
@@ -614,7 +614,7 @@ class Reservation:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Where the run was stopped, the closing commit settles what is left.
+        # If the run was stopped, the closing commit settles the rest.
         if self._is_open and self._turn.driver.stopped is None:
             await self._turn.log.write(*self.settling())
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import lru_cache
 from inspect import CO_VARARGS, CO_VARKEYWORDS
@@ -25,9 +27,34 @@ from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 
 KEY: Final = "idempotency_key"  # filled in by the effect, so no model sees it
+_is_allowed: ContextVar[bool] = ContextVar("limpet_tool_is_allowed", default=False)
 _SECTION: Final = re.compile(r"^(Args|Arguments|Parameters|Params):\s*$")
 _NAMED: Final = re.compile(r"^\s*(?::param\s+)?\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s+(\S.*)$")
 _END: Final = re.compile(r"^(Returns|Return|Raises|Yields|Example|Examples|Note|Notes):\s*$")
+
+
+class ApprovalNeeded(Exception):
+    """The function of a tool wants a person to allow this call, and has done nothing yet.
+
+    The function is called again once the call is allowed: then `is_allowed()` is true. For agents
+    of frameworks, whose tools decide while they run; a Tool of ours has a permission.
+    """
+
+
+def is_allowed() -> bool:
+    """True inside the function of a tool if a person has allowed this call."""
+    return _is_allowed.get()
+
+
+@contextmanager
+def allowing(*, is_allowed: bool) -> Iterator[None]:
+    """Code inside is called by a tool call that a person has allowed, or that nobody was asked
+    about."""
+    token = _is_allowed.set(is_allowed)
+    try:
+        yield
+    finally:
+        _is_allowed.reset(token)
 
 
 @overload

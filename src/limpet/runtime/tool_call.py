@@ -37,7 +37,7 @@ from limpet.runtime.effects import (
 )
 from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
-from limpet.runtime.tool import KEY, arguments_of, parameters_of
+from limpet.runtime.tool import KEY, ApprovalNeeded, allowing, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.conversation.shapes import safe_name
 from limpet.session.history.checkpoints import store_checkpoints
@@ -146,7 +146,14 @@ class ToolUseCall:
             return await self._asked_client(input)
         if self._pure or tool.pure:
             return await self._stepped(tool, input)
-        return await self._performed(tool, input)
+        try:
+            was_asked = self._permission == "always_ask"
+            return await self._performed(tool, input, is_allowed=was_asked)
+        except ApprovalNeeded:
+            allowed = await self._approved(input)
+        if isinstance(allowed, str):
+            return await self._answered(allowed, is_error=True)
+        return await self._performed(tool, input, is_allowed=True)
 
     async def _switched(self, tool: Tool) -> Tool | None:
         """The tool that runs: its fallback while its circuit is open, None if it has none. A call
@@ -170,7 +177,7 @@ class ToolUseCall:
         return chosen if chosen is not None or begun is None else tool
 
     async def _approved(self, input: Mapping[str, Any]) -> str | None:
-        """None if a person allows the call, else the text that denies it."""
+        """Return None if a person allows the call, else the text that denies it."""
         name = self._call.name
         _, data = await requests.request(self._turn, self._call.id, "approval", name, input)
         if data.get("allow") is True:
@@ -234,7 +241,10 @@ class ToolUseCall:
                 return None, why
             await asyncio.sleep(retry_pause(tried))
 
-    async def _performed(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
+    async def _performed(
+        self, tool: Tool, input: Mapping[str, Any], *, is_allowed: bool
+    ) -> ToolResult:
+        """Perform the effect. Raises ApprovalNeeded if the function wants a person to allow it."""
         turn = self._turn
         cost = tool.cost or turn.session.tools.bound.get(tool.name, {}).get("cost")
         effect = Effect(
@@ -252,7 +262,12 @@ class ToolUseCall:
             record_args=tool.record_args if self._record_args is None else self._record_args,
         )
         try:
-            output = await EffectCall(turn, effect, self._use).run()
+            with allowing(is_allowed=is_allowed):
+                output = await EffectCall(turn, effect, self._use).run()
+        except ApprovalNeeded as error:
+            if is_allowed:  # it was allowed
+                return await self._answered(_said(error), is_error=True)
+            raise
         except EffectFailed as error:
             return await self._answered(error.error, is_error=True)
         except EffectUnknown as error:
@@ -263,7 +278,7 @@ class ToolUseCall:
         return await self._answered(output, is_error=False)
 
     def _bound_of(self, tool: Tool) -> float | timedelta | None:
-        """How long a try may take."""
+        """Return how long a try may take."""
         return self._timeout or tool.timeout or self._switch.timeout_seconds or None
 
     def _bound(self, tool: Tool) -> Callable[..., Any]:

@@ -91,7 +91,7 @@ class Turn:
         self.run = run  # of the package, for the calls below
         self.id, self.wake_id, self.attempt = run.id, run.wake_id, run.attempt
         self.inputs, self.revisits = inputs, revisits
-        # What a person said when they interrupted the turn before: then it has no inputs.
+        # The note of the person who interrupted the turn before: this one then has no inputs.
         self.note = note
         self._redirect = redirect  # the seq of that interrupt
         self.revisits_set: list[Draft] = []  # for the closing commit
@@ -112,6 +112,7 @@ class Turn:
 
     @property
     def state(self) -> Any:
+        """The session's state as of the last load or write here."""
         return self.session.state
 
     @property
@@ -132,7 +133,10 @@ class Turn:
 
     def permission(self, tool: str) -> Permission:
         """Return always_allow, always_ask or deny. If the session has bound tools, every other tool
-        is denied, apart from managed tools."""
+        is denied, apart from managed tools.
+
+        Raises InvalidInput for a malformed name.
+        """
         return permission_within(self.run.permissions, usable_tools(self.session.head.facts), tool)
 
     # --- what is recorded ------------------------------------------------------------------------
@@ -150,7 +154,7 @@ class Turn:
         """Return the result of fn(*args, **kwargs), computed once in a turn. fn may be async.
 
         The result is stored, so it must be representable as JSON. If fn raises, nothing is
-        recorded.
+        recorded. Raises what fn raises; BudgetReached, TurnMismatch.
         """
         return await self._step("step", name, fn, args, kwargs, max_cost, max_tokens)
 
@@ -201,7 +205,10 @@ class Turn:
         self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Return the result of fn(*args, **kwargs), which looks something up: a step whose span has
-        kind `retrieval`, so that a session's queries can be counted."""
+        kind `retrieval`, so that a session's queries can be counted.
+
+        Raises what fn raises, and nothing is recorded then.
+        """
         return await self._step("retrieval", name, fn, args, kwargs, None, None)
 
     async def stream(
@@ -216,9 +223,9 @@ class Turn:
         """Return the whole text of the pieces, recorded once; followers see each as it comes.
 
         A piece is a text, a dict with `text`, `usage`, `cost` or `model`, or a limpet.Piece, of
-        which the text and the usage count. Anything else is InvalidInput, above all a piece of a
-        tool call: a model that calls tools belongs into `model`. The whole is one agent.message,
-        with say=False only the result of a step.
+        which the text and the usage count. A model that calls tools belongs into `model`. The whole
+        is one agent.message, with say=False only the result of a step. Raises InvalidInput for any
+        other piece, above all one of a tool call; BudgetReached.
         """
         with self.run.working():
             name = self.run.named(name)
@@ -247,10 +254,10 @@ class Turn:
         record_args: bool = True,
         **args: Any,
     ) -> Any:
-        """Return the result of fn(**args), an action on the world: done once, or asked about.
+        """Return the result of fn(**args), an action on the world, performed once.
 
-        Raises EffectFailed if fn raises, as often as it is tried; EffectUnknown if nobody knows
-        whether it was done and a person decided to leave it; ToolDenied. A parameter of fn named
+        Raises EffectFailed if every attempt of fn raises; EffectUnknown if nobody knows whether it
+        was performed and a person decided to leave it; ToolDenied. A parameter of fn named
         `idempotency_key` receives the key, which is the same however often it is tried. With a
         `key` of your own it is performed once in the life of the session. `compensate` names the
         function of lp.policies.lifecycle(app, compensations=…) that undoes it if the session is
@@ -295,13 +302,14 @@ class Turn:
         max_cost: float | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
-        """Ask a model once: call(ModelRequest) with the conversation as it stands at this call.
+        """Call a model once with the conversation as it is now, and return its Reply.
 
-        `call` returns a Reply, a text, a provider's own message, or an async iterator of Pieces,
-        which followers see as they come. The whole is recorded in one commit: an agent.message, and
-        an agent.tool_use for each tool that the model wants; hand each of `reply.tool_calls` to
-        `tool`. `tokens` bounds the context. `shape` is the form of its messages: that of the
-        provider, else "openai". Raises BudgetReached before the call if nothing is left.
+        `call(ModelRequest)` returns a Reply, a text, a provider's own message, or an async iterator
+        of Pieces, which followers see as they come. The whole is recorded in one commit: an
+        agent.message, and an agent.tool_use for each tool that the model wants; hand each of
+        `reply.tool_calls` to `tool`. `tokens` bounds the context. `shape` is the form of its
+        messages: that of the provider, else "openai". Raises BudgetReached before the call if
+        nothing is left, and what `call` raises.
         """
         if not callable(call):
             raise InvalidInput(f"turn.model takes a function as its call, not {described(call)}.")
@@ -345,7 +353,8 @@ class Turn:
         the tool, the worker and the session. A tool without a function is the client's: the turn
         pauses until `s.answer`. An unknown tool, a wrong input, an exception and a denial are error
         results, never exceptions. Each call has exactly one result, whenever it is asked for again.
-        With record_args=False the intent of the effect has the hash of the input only.
+        With record_args=False the intent of the effect has the hash of the input only. Raises
+        InvalidInput if the call is not one of a reply of this turn.
         """
         with self.run.working("tool"):
             if not isinstance(call, ToolCall):
@@ -387,8 +396,11 @@ class Turn:
         usage: Mapping[str, int] | None = None,
         cost: float | None = None,
     ) -> Event:
-        """Record an agent.message: a text, or a list of parts. `usage` and `cost` are what it used;
-        they count even beyond the budget, and then the next call is refused."""
+        """Record an agent.message, a text or a list of parts, and return the event.
+
+        `usage` and `cost` are what it used; they count even beyond the budget, and then the next
+        call is refused. Raises InvalidInput.
+        """
         if (text is None) == (content is None):
             raise InvalidInput("say takes a text or a content.")
         if not isinstance(text, (str, type(None))):
@@ -412,11 +424,11 @@ class Turn:
         trace: Trace | None = None,
         input: bool = False,
     ) -> Event:
-        """Record an event once in a turn. The arguments are those of Session.append.
+        """Record an event once in a turn, and return it. The arguments are those of Session.append.
 
         Without an `id`, the id follows from the turn, the type and the number of the call. With
         one, it identifies the call: a repeated id returns the first record. Send a partial with
-        `turn.session.append(…, partial=True)`: it is not recorded.
+        `turn.session.append(…, partial=True)`: it is not recorded. Raises as Session.append does.
         """
         with self.run.working():
             if id is None:
@@ -450,11 +462,12 @@ class Turn:
             return event
 
     def changed(self, name: str) -> bool:
-        """True if this turn follows the new code where you changed the harness.
+        """Return True if this turn follows the new code where you changed the harness.
 
-        False in a turn that passed this place before the call of `changed` existed: let it follow
-        the old code, for which it has records. The first call in a turn decides for all calls with
-        this name, and is recorded with the next record.
+        It is False in a turn that passed this place before the call of `changed` existed: let it
+        follow the old code, for which it has records. The first call in a turn decides for all
+        calls with this name, and is recorded with the next record. Raises InvalidInput for a
+        malformed name.
         """
         with self.run.working("changed"):
             records, step = self.run.records, f"{CHANGED}{name}"
@@ -479,10 +492,11 @@ class Turn:
         deadline: timedelta | None = None,
         otherwise: Otherwise | None = None,
     ) -> Approval:
-        """Ask a person to approve `input`. The turn pauses until s.confirm answers.
+        """Ask a person to approve `input`, and return the decision. The turn pauses until s.confirm
+        answers.
 
         The deadline counts from when it was first asked; after it, the answer is `otherwise`
-        ("allow" or "deny", by default "deny").
+        ("allow" or "deny", by default "deny"). Raises InvalidInput if the input cannot be stored.
         """
         with self.run.working("approve"):
             return await requests.approve(
@@ -490,7 +504,12 @@ class Turn:
             )
 
     async def ask(self, name: str, input: Any) -> Any:
-        """Use a tool that runs elsewhere. The turn pauses until s.answer provides the output."""
+        """Use a tool that runs elsewhere, and return its output. The turn pauses until s.answer
+        provides it.
+
+        Raises InvalidInput if the input cannot be stored, ToolDenied, and ToolFailed if the answer
+        is an error.
+        """
         with self.run.working("ask"):
             return await requests.ask(self.run, self.run.named(name), input)
 
@@ -510,7 +529,8 @@ class Turn:
         `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
         nothing else of this session. Its budget is taken from this one's, and the rest is returned.
         Where this session has a limit and `budget` names none, it gets a quarter of what is left.
-        It is interrupted and terminated with this session, unless cascade=False.
+        It is interrupted and terminated with this session, unless cascade=False. Raises
+        BudgetReached, and InvalidInput if this session lacks a field or tool.
         """
         with self.run.working("delegate"):
             return await children.delegate(
@@ -537,8 +557,8 @@ class Turn:
     ) -> None:
         """Schedule another wake at this time, recorded with the end of the turn. At most 16 a turn.
 
-        Of several with the same key, the first stays until it was delivered; with `replace`, the
-        newer.
+        If several have the same key, the first stays until it is delivered, or with `replace` the
+        last. Raises InvalidInput for the 17th, or for a time without a zone.
         """
         if len(self.revisits_set) >= REVISITS_PER_TURN_MAX:
             raise TurnMisused(f"a turn asks for at most {REVISITS_PER_TURN_MAX} revisits.")
@@ -548,14 +568,21 @@ class Turn:
         self.revisits_set.append(fact)
 
     async def news(self) -> tuple[Event, ...]:
-        """Return the inputs that arrived since the turn began; they wait for the next one."""
+        """Return the inputs that arrived since the turn began; they wait for the next one.
+
+        Raises StoreError.
+        """
         mine = {event.seq for event in self.inputs}
         pending = await self.session.pending()
         own = (INTERRUPT, *ANSWERS)
         return tuple([e for e in pending if e.seq not in mine and e.type not in own])
 
     async def learn(self, kind: LearningKind, text: str) -> Learning:
-        """Keep a lesson, a correction or an error for all sessions of the agent; each once."""
+        """Store a lesson, a correction or an error for all sessions of the agent, and return it;
+        each once.
+
+        Raises InvalidInput for another kind or an empty text.
+        """
         with self.run.working():
             session, learning = self.session, learning_of(kind, text)
             agent = self.agent_name
@@ -577,7 +604,7 @@ class Turn:
         """Return the conversation for a model as of now: see Session.context.
 
         Inputs that wait for another turn are left out. The log is read once per run of the turn;
-        further calls read only what was recorded since.
+        further calls read only what was recorded since. Raises InsufficientTokenBudget.
         """
         messages = await self._conversation.messages(correlation_id)
         return await compile_context(
@@ -605,14 +632,14 @@ class Turn:
         """Reserve a part of the budget: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
 
         Raises BudgetReached. What is not settled counts as used. A block settled by an earlier run
-        of the turn reserves nothing again.
+        of the turn reserves nothing again. Returns the reservation.
         """
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return ReservedBlock(self.run, of)
 
     def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
-        """For one call, which settles it with its record. Raises BudgetReached if the session has
-        spent more than it may."""
+        """Reserve for one call, which settles it with its record. Raises BudgetReached if the
+        session has spent more than it may."""
         budgets.check_overdrawn(self.session.head.facts)
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return Reservation(self.run, of, identity(id, "reserve", self.wake_id))
@@ -719,7 +746,8 @@ class TextStream:
         return clean_text(str(piece.get("text") or ""))
 
     async def _publish(self, text: str, index: int) -> None:
-        """To followers, in this process and in others; `attempt` says which run it is of."""
+        """Send it to followers, in this process and in others; `attempt` says which run it is
+        of."""
         turn, data = self._turn, {"text": text, "index": index}
         await turn.log.publish("agent.message", data, id=self.id, attempt=turn.attempt)
 

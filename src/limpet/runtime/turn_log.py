@@ -72,7 +72,7 @@ from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
-# What a run may come by again.
+# The calls that a later run may reach again.
 CallKind: TypeAlias = Literal["step", "effect", "child", "request", "event"]
 CHANGED: Final = "changed:"  # before the name of a change of the harness, which is kept as a step
 DIED: Final = "the worker stopped before the end of the run"
@@ -85,7 +85,7 @@ _CALLS: Final = frozenset(
 _FAMILIES: Final = ("span.", "session.", "budget.", "state.", "checkpoint.", "document.")
 _TRIES: Final = 4
 _PAUSE_SECONDS: Final = 0.05
-# What every turn records, however little it does: made of plain values by their constructors.
+# Every turn records these, however short: made of plain values by their constructors.
 _PLAIN: Final = frozenset((SPAN_STARTED, SPAN_COMPLETED, STATUS_CHANGED, STATUS_IDLE, PROCESSED))
 
 
@@ -136,8 +136,8 @@ class TurnLog:
         return events[len(events) - len(drafts) :]
 
     async def write_outcome(self, *drafts: Draft) -> tuple[Event, ...]:
-        """Record the outcome of an effect, also if the session was suspended meanwhile: then only
-        the facts, which such a session accepts. What else is lost here follows from them."""
+        """Record the outcome of an effect. If the session was suspended meanwhile, record only
+        the facts that a suspended session accepts; the rest follows from them."""
         try:
             events = await self._commit([], drafts, ())
             return events[len(events) - len(drafts) :]
@@ -358,7 +358,7 @@ class TurnRecords:
         return None
 
     def effects_left(self, is_in: Callable[[str], bool]) -> list[tuple[int, EffectRecord]]:
-        """The same for all effects of a part of the harness, by their names."""
+        """Return what is left of all effects of a part of the harness, by their names."""
         left = [of for kind, *of in self._left if kind == "effect" and is_in(str(of[0]))]
         return [(int(number), self.effects[str(place), int(number)]) for place, number in left]
 

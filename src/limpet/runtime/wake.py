@@ -168,7 +168,7 @@ async def wake(
 
 
 class Wake:
-    """One wake. Whoever holds the lease keeps it renewed and calls `stop`."""
+    """One wake. The holder of the lease renews it and calls `stop`."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class Wake:
                     await writer.load(tail=TAIL)
 
     async def _settle(self, log: TurnLog, start: WakeStart) -> Woken:
-        """Nothing to run: an interrupt, or an answer that nobody waits for."""
+        """Record an interrupt, or an answer that nothing waits for: there is no turn to run."""
         done: list[Draft] = [processed(start.control)] if start.control else []
         done.append(
             runs.wake_completed(
@@ -471,8 +471,8 @@ class Wake:
         return self._failed(start, error)
 
     def _unpaid(self, start: WakeStart) -> BudgetReached | None:
-        """Why a turn does not begin: nothing is left of the budget. One that was begun goes on, and
-        its calls are refused."""
+        """Return why a turn does not begin: nothing is left of the budget. One that was begun
+        goes on, and its calls are refused."""
         try:
             if start.attempt == 1:
                 budgets.check_left(self.session.head.facts)
@@ -545,7 +545,8 @@ class Wake:
         return WakeEnd("rescheduling", "error", message, drafts=[fact], summary=message)
 
     def _dead(self, start: WakeStart) -> WakeEnd | None:
-        """If it must not run again: its runs died too often, or a person gave it up."""
+        """Return the end if it must not run again, because its runs died too often or a person
+        gave it up."""
         given_up = [a for a in start.records.answers_of("mismatch") if decision_in(a) == "give_up"]
         if given_up:
             note = given_up[-1].get("note")
@@ -696,7 +697,7 @@ async def _start_wake(
 
 
 def _wake_reason(facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool) -> runs.Why:
-    """Why it was due: the first of the reasons, in the order in which they count."""
+    """Return why it was due: the first of the reasons, in the order in which they count."""
     run, turn = runs.run_in(facts), runs.turn_in(facts)
     if runs.is_interrupted(facts) or runs.redirect_in(facts) is not None:
         return "interrupt"

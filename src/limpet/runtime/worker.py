@@ -130,13 +130,19 @@ class Worker:
         return self._lp
 
     def stop(self) -> None:
-        """Claim nothing more; `run` returns when what runs has ended or was given back."""
+        """Claim nothing more; `run` returns when its turns have ended or were released. Raises
+        nothing."""
         self._stopping = True
         self._bell.set()
         self._freed.set()
 
     async def run(self) -> Rates:
-        """Work until `stop`, SIGTERM or SIGINT; with idle_exit, until nothing is due."""
+        """Run turns until `stop`, SIGTERM or SIGINT; with idle_exit, until nothing is due. Return
+        its counts.
+
+        Raises StoreError if the store fails for longer than it waits. The error of a harness is
+        recorded, never raised.
+        """
         began = time.monotonic()
         beating = asyncio.ensure_future(self._beat())
         with self._signals(), journal_of(self._lp).hub.waiting(app=self._app) as self._bell:
@@ -297,8 +303,8 @@ class Worker:
                     wake.lease_guard.renewed(since_ns)
 
     def _to_renew(self) -> list[Wake]:
-        """Those whose harness runs, and those whose end takes long to record. Any other gives its
-        lease back in a moment: renewed too late, it would count as lost."""
+        """Return the wakes whose harness runs, and those whose end takes long to record. Any
+        other gives its lease back in a moment: renewed too late, it would count as lost."""
         slow, wakes = self._recording, list(self._wakes.values())
         self._recording = {*wakes} - self._driving
         return [wake for wake in wakes if wake in self._driving or wake in slow]

@@ -16,7 +16,6 @@ import msgspec
 
 from limpet.errors import SessionCorrupt, SessionEnded
 from limpet.model import Head, Key
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.limits import BLOB_CHUNK_BYTES
 from limpet.store.coding.codec import Codec, Damaged
@@ -115,7 +114,7 @@ class KeepsBlobs(Protocol):
 
 def check_open(head: Head) -> None:
     """Raise SessionEnded or SessionMoved if a session takes no more blobs."""
-    check_here(head.key, head.facts)
+    head.check_here()
     if head.phase in TERMINAL:
         raise SessionEnded(head.key, head.phase)
 
@@ -162,7 +161,7 @@ def pack_chunk(codec: Codec, uid: str, upload: str, number: int, data: bytes) ->
 
 
 def unpack_chunk(codec: Codec, uid: str, upload: str, number: int, packed: Packed) -> bytes:
-    """Raises Damaged if it is not this very chunk."""
+    """Return the content of a chunk. Raises Damaged if it is another."""
     return codec.unpack(*packed, lambda: chunk_place(uid, upload, number), bound=True)
 
 
@@ -180,7 +179,7 @@ def read_blob(codec: Codec, key: Key, uid: str, row: BlobRow) -> Blob:
 
 
 def unpack_blob(codec: Codec, uid: str, row: BlobRow) -> Blob:
-    """Raises Damaged if the row is not what was stored."""
+    """Return the blob of a row. Raises Damaged if it is not what was stored."""
     hash = row.hash.hex()
     place = blob_place(uid, hash)
     raw = codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)

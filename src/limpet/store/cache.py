@@ -109,7 +109,7 @@ class Cache:
 
     def note_version(self, data_version: int | None) -> None:
         """The database's data_version as a transaction finds it: another one than the last left
-        means that another process has committed. None: it is not known."""
+        means that another process has committed. None if it is unknown."""
         if data_version != self._data_version or data_version is None:
             self._data_version = data_version
             self.era += 1
@@ -146,6 +146,23 @@ class Cache:
         live = self._sessions.pop(key, None)
         if live is not None:
             self._bytes -= live.kept_bytes
+
+    def doubt(self, key: Key) -> None:
+        """Compare a session with its head before it is used again."""
+        live = self._sessions.get(key)
+        if live is not None:
+            live.era = -1
+
+    def rename(self, by: Key, key: Key) -> None:
+        """The session `by` has taken a key. Its fold is doubted: it is used if the head under the
+        key is the same, and the log need not be read again."""
+        live = self._sessions.get(by)
+        self.forget(by)
+        self.forget(key)
+        if live is not None:
+            head = msgspec.structs.replace(live.fold.head, key=key)
+            fold = msgspec.structs.replace(live.fold, head=head)
+            self.keep(key, msgspec.structs.replace(live, fold=fold, era=-1, tail=[], kept_bytes=0))
 
     def scope(self, key: ScopeKey) -> CachedScope | None:
         live = self._scopes.get(key)

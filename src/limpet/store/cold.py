@@ -28,7 +28,7 @@ EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 
 _NO_ROW: Final = "was pending, and its row is not there"
 Stored: TypeAlias = tuple[int, bytes, int]  # the flags, the body and the checksum of a segment
-# What bytes raise that are none of ours; StopIteration, if there are too few salts.
+# Errors of bytes that are not ours; StopIteration, if there are too few salts.
 _UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, StopIteration)
 
 
@@ -66,12 +66,13 @@ class _Columns(msgspec.Struct, array_like=True):
 
 
 def place(uid: str, first: int, last: int) -> Place:
-    """Where a segment belongs. Bound into its checksum and its seal."""
+    """Return the place of a segment. Bound into its checksum and its seal."""
     return Place("segment", uid, f"{first}-{last}")
 
 
 def mark(id: str) -> int:
-    """By what an id is found among those of segments; the segment itself says whether it is it."""
+    """Return the mark by which an id is found among those of segments; the segment itself has
+    the answer."""
     return int.from_bytes(sha256(id.encode()).digest()[:8], "big", signed=True)
 
 
@@ -114,7 +115,7 @@ def is_pending(each: Cold) -> bool:
 
 
 def hollowed(cold: Sequence[Cold]) -> list[Cold]:
-    """The same as a segment holds them: without the bodies of those that are pending."""
+    """Return the events as a segment holds them: without the bodies of pending ones."""
     return [_hollow(each) if is_pending(each) else each for each in cold]
 
 

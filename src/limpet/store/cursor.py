@@ -44,7 +44,7 @@ def write(query: Query, mark: int, row: int) -> str:
 
 
 def write_key(query: Query, key: Key, row: int) -> str:
-    """Where a page in the order of keys ended."""
+    """Return the cursor after a page in the order of keys."""
     return _written(_KeyCursor(query, (key.app, key.user, key.id), row))
 
 
@@ -68,7 +68,7 @@ def read_key(cursor: str, query: Query) -> tuple[Key, int]:
 
 
 def write_waiting(query: WaitingQuery, place: WaitingPlace) -> str:
-    """Where a page of open requests ended."""
+    """Return the cursor after a page of open requests."""
     return _written(_WaitingCursor(query, *place))
 
 

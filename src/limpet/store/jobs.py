@@ -48,9 +48,9 @@ class WriteJob:
         self.commits = commits
         self.loop = loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
-        # Whoever pops it, writer or cancelled caller, decides. While it is there and the future is
-        # not done, the caller was not cancelled, as far as its loop knows. Its one item is a byte:
-        # the garbage collector would follow a list in every job that waits.
+        # The writer or the cancelled caller pops it, and that one decides. While it is there and
+        # the future is not done, the caller was not cancelled, as far as its loop knows. Its one
+        # item is a byte: the garbage collector would follow a list in every job that waits.
         self.ticket = bytearray(1)
         self.answered = False
         if len(commits) == 1 and len(commits[0].drafts) == 1:
@@ -59,7 +59,7 @@ class WriteJob:
             self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
 
     def claim(self) -> bool:
-        """Take the job: True for whoever comes first, the writer or its cancelled caller."""
+        """Take the job: True for the first, the writer or its cancelled caller."""
         try:
             self.ticket.pop()
         except IndexError:
@@ -154,7 +154,7 @@ class JobQueue:
 
     def __init__(self, here: Callable[[list[WriteJob]], None], pace: Pace) -> None:
         self._here, self._pace = here, pace
-        # What was handed over together; None at the end. Out of it, they wait in `_next`.
+        # Jobs that were handed over together; None at the end. Out of it, they wait in `_next`.
         self._turns_over: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
         self._next: deque[WriteJob] = deque()
         self._ended = False  # the last turn is in `_next`
@@ -223,7 +223,7 @@ class JobQueue:
         for less than a millisecond: no other job could share the commit."""
         if self._handed != self._finished or self._turns or self._ending or job.run is not None:
             return False
-        # What waits to run on an event loop of asyncio's. Others do not say: they end their turns.
+        # Callbacks that wait on an asyncio loop. Other loops do not tell: their turns end.
         ready = getattr(job.loop, "_ready", True)
         return not ready and self._pace.is_turn_young() and self._forks == PROCESS.forks
 
@@ -279,6 +279,11 @@ class JobQueue:
 
     # --- for the thread ------------------------------------------------------------------------
 
+    @property
+    def is_ending(self) -> bool:
+        """True if no more jobs come, because the store is being closed."""
+        return self._ending
+
     def get(self) -> WriteJob | None:
         """The next job, waited for; None at the end."""
         while not self._next and not self._ended:
@@ -286,7 +291,7 @@ class JobQueue:
         return self._next.popleft() if self._next else None
 
     def waiting(self) -> deque[WriteJob]:
-        """The jobs that wait now. Whoever does one takes it out."""
+        """The jobs that wait now. The caller takes out those that it does."""
         with suppress(Empty):
             while not self._ended:
                 self._take(self._turns_over.get_nowait())
@@ -299,11 +304,30 @@ class JobQueue:
             self._next.extend(turn)
 
     def finished(self, count: int) -> None:
-        """So many jobs are done, and what followed from them: if these were all, a loop may do the
-        next ones itself."""
+        """Note that so many jobs are done: if these were all, a loop may do the next ones
+        itself."""
         self._finished += count
 
-    def gather(self) -> None:
+    def batch(
+        self, first: WriteJob, taken: list[WriteJob]
+    ) -> tuple[list[WriteJob], WriteJob | None]:
+        """Return the jobs that share a commit with `first`, and one that ended the batch because
+        it must run alone. Each is in `taken` as soon as it has left the queue."""
+        self._gather()
+        jobs, size, waiting = [first], first.size, self.waiting()
+        alone: WriteJob | None = None
+        while waiting and alone is None and len(jobs) < BATCH_MAX and size < BATCH_BYTES_MAX:
+            job = waiting.popleft()
+            taken.append(job)
+            if job.run is not None:
+                alone = job
+            else:
+                jobs.append(job)
+                size += job.size
+        self._pace.crowd = len(jobs)
+        return jobs, alone
+
+    def _gather(self) -> None:
         """Let a crowd come together: where many wrote a moment ago many will again, and one sync
         serves them all. Ends when as many wait as last time, or when no one joined for a moment;
         a lone writer is never made to wait."""

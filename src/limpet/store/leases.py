@@ -46,7 +46,7 @@ class Leases(Protocol):
     async def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None
     ) -> tuple[Lease | LimpetError, ...]:
-        """The same leases, until `lease_seconds` from now; None: each for its own length.
+        """Return the leases, extended to `lease_seconds` from now; None is the length of each.
 
         In the place of one that is not held any more stands the error: SessionFenced (expired,
         released, or taken by another), SessionNotFound, SessionDeleted, SessionErased. The others

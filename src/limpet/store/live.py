@@ -130,7 +130,7 @@ class Inbox:
         self._fetching: asyncio.Task[None] | None = None
 
     def take(self, messages: Sequence[Packed], heard: Callable[[], None]) -> tuple[Partial, ...]:
-        """Those that can be read now. `heard` is called when others can be."""
+        """Return those that can be read now. `heard` is called when others can be."""
         waiting, opened = [*self._sealed, *messages], []
         self._sealed.clear()
         for packed in waiting:

@@ -56,7 +56,7 @@ class Marks(Protocol):
         ...
 
     async def sweep(self, limit: int) -> int:
-        """Remove at most `limit` marks that have ended; how many were."""
+        """Remove at most `limit` marks that have ended; return their number."""
         ...
 
 

@@ -243,7 +243,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def not_a_file(url: str) -> InvalidURL:
-    """Why nothing can be restored to a URL."""
+    """Return why nothing can be restored to a URL."""
     if "://" not in url:
         return _not_a_url(url)
     return InvalidURL(url, "a backup is restored to a file", _FILES)
@@ -359,9 +359,12 @@ def _options(url: str, known: Mapping[str, tuple[str, ...]] | None = None) -> di
     """The options of a URL, those that it leaves out too. Raises InvalidURL."""
     known, query = known or _OPTIONS, split_url(url).query
     try:
-        given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
+        pairs = parse_qsl(query, strict_parsing=True, keep_blank_values=True)
     except ValueError:
-        given = {} if not query else {"?": ""}
+        pairs = [("?", "")] if query else []
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise InvalidURL(url, "it has an option more than once")
     for name, value in given.items():
         if name not in known:
             raise InvalidURL(url, f"it has the unknown option {name!r}")

@@ -19,7 +19,7 @@ WaitingPlace: TypeAlias = tuple[str, int]  # where a page of open requests ended
 
 
 class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which open requests: of an app, of one of its users, of one kind."""
+    """A selection of open requests: of an app, of one of its users, of one kind."""
 
     app: str | None = None
     user: str | None = None
@@ -34,7 +34,8 @@ class AskedBy(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many sessions have the same phase, stop reason and readiness, with or without input."""
+    """The number of sessions with the same phase, stop reason and readiness, with or without
+    input."""
 
     phase: Phase
     stop: str  # of the last wake; empty: none ever stopped

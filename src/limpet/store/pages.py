@@ -37,7 +37,7 @@ class PageBytes:
 
 
 def within(room: PageBytes, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-    """Those that fit. Asks for none that does not."""
+    """Return those that fit. Asks for none that does not."""
     page: list[tuple[T, int]] = []
     used = room.used
     for pair in sized:
@@ -56,7 +56,7 @@ def newest(sized: Sequence[tuple[T, int]], tail: int) -> list[tuple[T, int]]:
 
 
 def bare(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
-    """Without the sizes."""
+    """Return the items without their sizes."""
     return tuple([each for each, _ in sized])
 
 

@@ -52,7 +52,6 @@ from limpet.model import (
 )
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.facts.creation import FORKED
-from limpet.model.facts.moves import check_here
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.scopes import ScopeLimits, Scopes, Sizes
@@ -100,7 +99,7 @@ class View(Protocol):
         ...
 
     def names(self, app: str, user: str) -> Sizes | None:
-        """Every name of one owner with its size, for `ScopeLimits`. None: it was not looked up."""
+        """Every name of one owner with its size, for `ScopeLimits`; None if it was not read."""
         ...
 
 
@@ -177,9 +176,9 @@ class Plan:
             raise
 
     def add_plain(self, commit: Commit) -> Committed | None:
-        """The common case on the hot path: one new plain event of a session that is there, and no
-        conditions. It adds one record and nothing else. None if the commit is anything else, and
-        then nothing was planned."""
+        """The common case on the hot path: one new event of a session that is there, plain or an
+        input, and no conditions. It adds one record and nothing else. None if the commit is
+        anything else, and then nothing was planned."""
         if (
             len(commit.drafts) != 1
             or commit.expect is not None
@@ -191,7 +190,8 @@ class Plan:
         ):
             return None
         (draft,) = commit.drafts
-        if not draft.plain or draft.caller_chose_id:  # what is adopted is, too
+        is_input = draft.input and not draft.plain_ops
+        if draft.caller_chose_id or not (draft.plain or is_input):  # what is adopted is chosen, too
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
@@ -276,7 +276,7 @@ class Plan:
             raise SessionNotFound(key)
         if commit.uid not in (None, fold.head.uid):
             raise SessionDeleted(key)
-        check_here(key, fold.head.facts)
+        fold.head.check_here()
         if expect not in (None, fold.head.version):
             raise SessionConflict(key, "session", expect, fold.head.version)
         if commit.pin is not None:
@@ -339,7 +339,7 @@ class Plan:
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
-        # What was decided may rest on what is missing, and a kept state would hide that it is.
+        # A decision may rest on the missing event, and a kept state would hide that it is missing.
         if fold.damaged and (commit.guards or commit.pin is not None):
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         self._check_guards(commit, fold)
@@ -381,7 +381,7 @@ class Plan:
                 return
             raise SessionNotFound(base.parent)
         if not adopts:
-            check_here(base.parent, parent.head.facts)
+            parent.head.check_here()
         link = self._view.link_at(base.parent, base.floor)
         if link is None and 0 < base.floor <= parent.head.floor:
             return  # the parent began there on a session that is gone: there is nothing to compare
@@ -392,7 +392,7 @@ class Plan:
         """The fold without its lease, if the commit ends it."""
         if commit.release is None:
             return fold
-        # Whether it is due for anything new is judged by the time that dates events.
+        # The time that dates events decides if it is due for anything new.
         retry_us = left_until(fold.head, commit.release, self._now_us)
         after = released(fold.head, commit.release.fence, self._lease_now_us, retry_us)
         assert after is not None, "the fence was admitted"
@@ -430,7 +430,7 @@ class Plan:
             check_origin(key, fold.head.version, fold.head.updated_us, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
             for scope_key, op in scope_ops(draft, *commit.owner):
-                before = self._scope(scope_key)
+                before = self.scopes.get(scope_key) or self._view.scope(scope_key)
                 value = scope_next(scope_key, before, op)
                 whole = b"" if value.deleted else encode(value.value)
                 self.scope_limits.put(scope_key, before, value, len(whole))
@@ -494,9 +494,6 @@ class Plan:
         seen = {of[2]: v for of, v in planned if of[0] == key.app and of[1] in ("", key.user)}
         scopes.learn(seen)
         return scopes
-
-    def _scope(self, key: ScopeKey) -> ScopeValue | None:
-        return self.scopes.get(key) or self._view.scope(key)
 
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))

@@ -45,7 +45,7 @@ from limpet.model.facts.phases import Phase
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
 Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
-# What loads compare: the checksums of bodies, or the chain of events too.
+# Loads compare the checksums of bodies, or the chain of events too.
 Checked: TypeAlias = Literal["crc", "chain"]
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 # Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
@@ -170,7 +170,8 @@ class Store(Protocol):
         ...
 
     async def rung(self, key: Key, seq: int) -> Fold:
-        """As `fold_at`, after the event `seq` or an earlier one: where the least has to be read."""
+        """Return what `fold_at` does, after the event `seq` or an earlier one: where the least
+        has to be read."""
         ...
 
     async def naming(
@@ -296,6 +297,12 @@ class Store(Protocol):
         """
         ...
 
+    async def identity(self) -> str:
+        """Return what tells this store apart from others, even of the same name: a text that
+        never changes. A copy of its files, a backup and what is restored from one have the same.
+        """
+        ...
+
     def pulse(self) -> int:
         """A number that has changed if another process may have committed since the last call.
 
@@ -318,7 +325,7 @@ class FeedEntry(msgspec.Struct, frozen=True):
 
 
 class Touched(msgspec.Struct, frozen=True):
-    """Which sessions have events beyond a position of the feed, without the events."""
+    """The sessions that have events beyond a position of the feed, without the events."""
 
     sessions: Mapping[Key, int]  # the last seq of each, as far as this page goes
     position: str  # where to go on
@@ -373,7 +380,7 @@ class ChainedEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def undecoded(self) -> ChainedEvent:
-        """The same without the data and ops of its event."""
+        """The record without the data and ops of its event."""
         event = msgspec.structs.replace(self.event, data=None, ops=())
         return msgspec.structs.replace(self, event=event)
 
@@ -411,13 +418,18 @@ class Travels(Protocol):
     def traffic(self) -> Traffic: ...
 
 
+def traffic_of(store: Store) -> Traffic | None:
+    """Return what counts the bytes to and from a store elsewhere; None if nothing travels."""
+    return store.traffic if isinstance(store, Travels) else None
+
+
 @runtime_checkable
 class ActsAs(Protocol):
     """A store elsewhere that records what one principal does."""
 
     def actor_for(self, actor: str | None) -> str | None:
-        """Who acts if the caller names this one: the principal, where nobody was named or where a
-        DefaultActor stands that it may not be."""
+        """Return who acts if the caller names this one: the principal, where nobody was named or
+        where a DefaultActor stands that it may not be."""
         ...
 
 
@@ -432,7 +444,7 @@ class Performs(Protocol):
         ...
 
     async def consult(self, verb: str, arguments: bytes) -> bytes:
-        """The same for a verb that only reads. It may be repeated."""
+        """Perform a verb that only reads. It may be repeated."""
         ...
 
 
@@ -467,7 +479,7 @@ class Names(Protocol):
 
 @runtime_checkable
 class UidIndex(Protocol):
-    """The ability to find logs by their uid, which whoever begins one has chosen."""
+    """The ability to find logs by their uid."""
 
     async def keys_with(self, uid: str) -> tuple[Key, ...]:
         """The keys of the living logs with this uid: of one, unless it is on its way."""
@@ -505,14 +517,14 @@ class DerivesFiles(Protocol):
         """The directory of these files; None: this store has none, since it is sealed or read."""
         ...
 
-    async def compact_log(self) -> None:
-        """Compact the whole log now. Durable when it returns; events stay where readers, the feed
-        and cursors find them."""
+    async def compact_log(self) -> Compacted:
+        """Compact the whole log now, and return the sizes of what was written again. Durable when
+        it returns; events stay where readers, the feed and cursors find them."""
         ...
 
     def take_changed(self) -> tuple[Key, ...]:
-        """The living sessions that were written to since this was last asked. What was deleted or
-        erased has no files any more."""
+        """The living sessions that were written to since this was last asked, by this process or
+        by one before it. What was deleted or erased has no files any more."""
         ...
 
     def listen_compaction(self, heard: Callable[[], None]) -> None:
@@ -619,7 +631,7 @@ class Probed(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
+    """The place of a sealed body. Bound into the seal, so that it opens nowhere else."""
 
     kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob", "segment", "file"]
     owner: KeyOwner
@@ -657,10 +669,13 @@ class Seal(Protocol):
         """
         ...
 
-    def seal(self, plain: bytes, place: Place) -> bytes: ...
+    def seal(self, plain: bytes, place: Place) -> bytes:
+        """Return the bytes sealed for this place. Opening them anywhere else fails."""
+        ...
 
     def open(self, sealed: bytes, place: Place) -> bytes:
-        """Raises any exception if the bytes were not sealed for this place with a key at hand."""
+        """Return the opened bytes. Raises any exception if they were not sealed for this place
+        with a key at hand."""
         ...
 
     async def forget(self, owner: KeyOwner) -> None:
@@ -737,7 +752,7 @@ def scope_fields(scopes: Mapping[str, ScopeValue]) -> dict[str, Any]:
 
 
 class Standing(NamedTuple):
-    """Where a session stands: to remove it there, and not what was recorded since."""
+    """The position of a session: to remove it there, and not what was recorded since."""
 
     uid: str
     version: int | None  # None: any
@@ -798,7 +813,7 @@ class NameSince(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which heads, in which order. Newest first unless `reverse` is False.
+    """A selection of heads, and their order. Newest first unless `reverse` is False.
 
     `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
     app, reserved apps (`$…`) are left out unless `reserved` is True.
@@ -906,7 +921,7 @@ class Erasures(msgspec.Struct, frozen=True):
         names: int,
         forks: Sequence[Key],
     ) -> Erasures:
-        """All that was erased, told apart by the hashes of the keys that are sessions."""
+        """Return all that was erased; the hashes of keys tell sessions from names."""
         link = sha256(b"".join(sorted([each.link for each in certificates]))).digest()
         mine = tuple([each for each in certificates if each.key_hash in sessions])
         logs = tuple([each for each in certificates if each.key_hash not in sessions])
@@ -944,6 +959,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """True if there are no findings."""
         return not self.findings
 
     @property
@@ -981,6 +997,7 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """True if nothing is wrong."""
         return self.severity == "ok"
 
     def __str__(self) -> str:
@@ -1001,7 +1018,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     @property
     def counted(self) -> str:
-        """How many checks there are, and of which kind, for people."""
+        """Return how many checks there are of each kind, for people."""
         severities = [check.severity for check in self.checks]
         text = (
             f"{plural(len(severities), 'check')}, {plural(severities.count('problem'), 'problem')}"
@@ -1018,7 +1035,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def plural(count: int, what: str) -> str:
-    """So many of them, for people."""
+    """Return a count with its noun, for people."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 

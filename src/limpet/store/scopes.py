@@ -64,7 +64,7 @@ class Scopes(Mapping[str, ScopeValue]):
         return 0 if kept is None else kept.version
 
     def damage(self, name: str) -> str | None:
-        """Why the value of a name could not be read, if somebody has tried."""
+        """Return why the value of a name could not be read, if somebody has tried."""
         kept = self._kept.get(name)
         return kept.damage if isinstance(kept, ScopeValue) else None
 
@@ -139,7 +139,7 @@ class ScopeLimits:
                 self._held[owner].put(sizes)
 
     def live(self, owner: Owner) -> int:
-        """How many names the store has of an owner that was counted; 0 if it was not."""
+        """Return how many names the store has of an owner that was counted; 0 if it was not."""
         stored = self._stored.names(*owner)
         return 0 if stored is None else sum(size != DELETED for size in stored.values())
 

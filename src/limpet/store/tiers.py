@@ -44,6 +44,7 @@ REQUIRED: Final[dict[Criticality, Tier]] = {
     "business": "L2",
     "cross_region": "L3",
 }
+_AMOUNT_MAX: Final = 1e30  # products of three stay finite
 EVENT_BYTES: Final = 600  # on disk, of an event of about 500 bytes: W6 of docs/benchmarks.md
 
 
@@ -87,7 +88,7 @@ class Choice(msgspec.Struct, frozen=True):
     url_form: str
     cost: float
     considered: tuple[TierCost, ...]
-    # How many writes, and how long, between two compactions of a session's log cost the least.
+    # The writes and the time between two compactions of a session's log that cost the least.
     compact_after_writes: int | None = None  # None: compacting never pays
     compact_every: timedelta | None = None
 
@@ -110,7 +111,7 @@ def choose_tier(
     keeps. `prices` replaces the prices of the tiers that it names ("L0" to "L3"). Raises
     InvalidInput.
     """
-    if criticality not in REQUIRED:
+    if not isinstance(criticality, str) or criticality not in REQUIRED:
         known = ", ".join(REQUIRED)
         raise InvalidInput(f"criticality is one of {known}, not {described(criticality)}.")
     amounts = {"writes": writes, "reads": reads, "state_bytes": state_bytes}
@@ -150,7 +151,7 @@ def cost_of(price: Price, writes: float, reads: float, state_bytes: float, secon
 def compaction_writes(
     price: Price, writes: float, state_bytes: float, seconds: float
 ) -> int | None:
-    """After how many writes compacting a log costs the least; None if it never pays.
+    """Return after how many writes compacting a log costs the least; None if it never pays.
 
     With n writes between two compactions the log holds n/2 events on average, and a second costs
     byte_second · EVENT_BYTES · n/2 for them, and (writes/seconds)/n · K for compactions, where K
@@ -167,14 +168,17 @@ def compaction_writes(
 
 def _check_amount(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type,operator]
-        raise InvalidInput(f"{name} is a number, zero or more, not {described(value)}.")
+    if not number or not 0 <= value <= _AMOUNT_MAX:  # type: ignore[operator]  # NaN is neither
+        raise InvalidInput(
+            f"{name} is a number from 0 to {_AMOUNT_MAX:.0e}, not {described(value)}."
+        )
 
 
 def _checked(prices: Mapping[str, Price] | None) -> Mapping[Tier, Price]:
     """Given prices, by tier. Raises InvalidInput."""
     checked: dict[Tier, Price] = {}
-    for name, price in (prices or {}).items():
+    given = {} if prices is None else prices
+    for name, price in given.items() if isinstance(given, Mapping) else [("", given)]:
         if name not in TIERS or not isinstance(price, Price):
             raise InvalidInput(
                 "prices maps L0, L1, L2 or L3 to limpet.Price(write=…, read=…, byte_second=…)."

@@ -27,18 +27,18 @@ _BACKUP: Final = (
 )
 
 
-def upgrade_checks(found: int, known: int) -> tuple[Check, ...]:
+def upgrade_checks(installed: int, known: int) -> tuple[Check, ...]:
     """Describe the way from the schema of a store to that of this release."""
-    steps = [STEPS[number] for number in range(found + 1, known + 1)]
+    steps = [STEPS[number] for number in range(installed + 1, known + 1)]
     changes = "; ".join(step.change for step in steps)
     short = "under a second, however large the store: no row is rewritten"
     long = "grows with the store, about a minute for each GiB: rows are rewritten"
     return (
-        Check("upgrade", f"schema {found} → {known}: {changes}", "warning", _BACKUP),
+        Check("upgrade", f"schema {installed} → {known}: {changes}", "warning", _BACKUP),
         Check("upgrade time", long if any(step.rewrites for step in steps) else short),
         Check(
             "upgrade undone",
-            f"only from a backup: a release for schema {found} refuses schema {known}",
+            f"only from a backup: a release for schema {installed} refuses schema {known}",
         ),
         Check(
             "older processes",

@@ -183,7 +183,8 @@ def _snapshot_problems(key: Key, kept: Fold | None, fold: Fold) -> Iterator[Find
 
 
 def _differ(one: Fold, other: Fold) -> bool:
-    """By their canonical bytes: to Python 1, 1.0 and True are equal, and they are not the same."""
+    """Compare by canonical bytes: to Python 1, 1.0 and True are equal, and they are not the
+    same."""
     return canonical([one.fields, one.versions]) != canonical([other.fields, other.versions])
 
 

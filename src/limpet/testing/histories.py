@@ -73,8 +73,8 @@ def opened(record: ChainedEvent) -> ChainedEvent:
     return msgspec.structs.replace(record, event=event, compressed=None)
 
 
-def _last(found: list[ChainedEvent]) -> int:
-    return found[-1].event.seq if found else 0
+def _last(page: list[ChainedEvent]) -> int:
+    return page[-1].event.seq if page else 0
 
 
 def adopted(record: ChainedEvent) -> Prepared:

@@ -30,7 +30,7 @@ from limpet.graph.state import StatePlan
 from limpet.model import Path, PlainOp
 from limpet.model.ops import Add, Cut, Delete, Set
 
-# How the last step is saved: with the end of the run; or the run ends after its session is saved,
+# The last step is saved with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
 
@@ -108,7 +108,7 @@ class LiveFrame:
         self.at = len(stack.frames)
         self.path: Path = (*stack.path, self.at)
         self.progress: LiveProgress | None = None
-        # What a resumed run has not entered yet: frames inside this one, or instances.
+        # The part that a resumed run has not entered yet: frames inside this one, or instances.
         self.rest: tuple[tuple[Frame, ...], Progress | None] = ((), None)
         stack.frames.append(self)
 
@@ -279,7 +279,7 @@ class CheckpointWriter:
                 await self.save()
 
     async def save_start(self) -> None:
-        """After a run that failed: where it started, and every step, is saved.
+        """Save, after a run that failed, where it started and every step.
 
         A step whose save was cancelled may not be stored: the node would run twice.
         """

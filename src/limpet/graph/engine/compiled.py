@@ -323,7 +323,7 @@ async def _run(
 
 
 def _start(scope: Scope, arguments: InvokeArguments, record: CheckpointRecord | None) -> Start:
-    """Where the run starts: at the record, or at the entry with the session and the input."""
+    """Return the start of the run: the record, or the entry with the session and the input."""
     graph, binding = scope.graph, scope.run.binding
     if record is not None:
         start = start_of(graph, record, arguments.initial, arguments.signal_payload)
@@ -382,7 +382,7 @@ def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
 
 
 async def save_start_of(run: Invocation, error: BaseException) -> None:
-    """After a run that failed before anything was saved: save where it started.
+    """Save where a run started that failed before anything was saved.
 
     If that fails too, the run's own error says so: it is the one that the caller has to see.
     """

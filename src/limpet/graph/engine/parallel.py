@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
-# What a resumed run does with an instance that had begun and was not done.
+# A resumed run continues or restarts an instance that had begun and was not done.
 ResumeInstances: TypeAlias = Literal["continue", "restart"]
 
 

@@ -47,12 +47,12 @@ from limpet.graph.engine.checkpoint_writer import CheckpointWriter, own_version
 from limpet.graph.state import StatePlan
 from limpet.model import described
 
-# What a checkpointer raises that has a record and cannot read it, not for one that is down.
+# Errors of a checkpointer that has a record and cannot read it, not of one that is down.
 _UNREADABLE: Final = (msgspec.MsgspecError, JSONDecodeError, UnicodeDecodeError, SessionCorrupt)
 
 
 class Start(NamedTuple):
-    """Where a run starts: the outermost state and node, and what is inside that node."""
+    """The start of a run: the outermost state and node, and what is inside that node."""
 
     state: Any
     node: str | None
@@ -221,7 +221,8 @@ def check_no_session(record: CheckpointRecord, *, signal: bool) -> None:
 
 
 def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payload: Any) -> Start:
-    """Where a run of this graph starts that resumes the record. Raises, and nothing has run."""
+    """Return the start of a run of this graph that resumes the record. Raises, and nothing has
+    run."""
     if record.graph and record.graph != graph.name:
         reason = f"it belongs to the graph {record.graph!r}, and this is {graph.name!r}"
         raise CheckpointRecordInvalid(record.invocation_id, reason)

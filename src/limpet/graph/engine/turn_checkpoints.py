@@ -39,7 +39,7 @@ PART_CHARS_MAX: Final = 160  # of the name of a node's run; the rest is for the 
 _SPECIAL: Final = re.compile(r"[%/#~\[\]\x00-\x1f\x7f\ud800-\udfff]|^[\s@]|\s$")
 _COMPONENT: Final = re.compile(r"(.*/)?([^/~\[]+)(~\d+)?(\[[^\]]*\])?(~\d+)?")
 _ATTEMPT: Final = re.compile(r"~\d+")
-# What two documents of one run differ in, though they say the same.
+# Members in which two documents of one run differ although they mean the same.
 _COUNTED: Final = ("revision", "last_saved_at")
 
 
@@ -199,7 +199,8 @@ class TurnCheckpoints(InMemoryCheckpointer):
         return name in self._tools_over or not self._over.isdisjoint(_parts_of(name))
 
     def _check_reached(self, part: str) -> None:
-        """Once it is recorded as done, nobody would miss the effect."""
+        """Check that earlier effects were reached: once the node is recorded as done, nobody
+        would miss them."""
         left = self.run.records.effects_left(lambda name: part in _parts_of(name))
         if left and not self.run.accepts:
             (occurrence, record), *_ = left

@@ -307,7 +307,7 @@ class StoredCheckpoints:
         await self.close()
 
     async def _settle(self, invocation_id: str, status: str) -> None:
-        """After the last save of a run: nothing more is remembered of it, old ones may go."""
+        """Forget a run after its last save; old ones may go."""
         self.documents.forget(invocation_id)
         if status == "completed":
             await self._retention.completed(invocation_id)

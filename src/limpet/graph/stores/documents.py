@@ -184,7 +184,7 @@ class RecordDocuments:
         return self._leased.get(id) or self._remembered.get(id)
 
     def remembered_here(self, id: str) -> Handle | None:
-        """The same, if its Limpet is the one that is open now."""
+        """Return the remembered session, if its Limpet is the one that is open now."""
         lp = self.source.current()
         return self.remembered(id) if lp is not None and lp is self._lp else None
 
@@ -295,7 +295,7 @@ def own(session: Handle) -> dict[str, Any]:
 
 
 def own_fields(values: Fields) -> dict[str, Any]:
-    """Without app: and user: names, which other sessions share."""
+    """Return the fields without app: and user: names, which other sessions share."""
     return {name: value for name, value in values.items() if ":" not in name}
 
 
@@ -341,7 +341,7 @@ class OpenLimpet:
         return self.lp
 
     async def close(self, user: object) -> None:
-        """Does nothing: the caller closes it."""
+        """Do nothing: the caller closes it."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OpenLimpet) and other.lp is self.lp

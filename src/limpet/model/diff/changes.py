@@ -8,6 +8,7 @@ and `length` is the length of the list just before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -32,6 +33,7 @@ _TYPES: Final[dict[type, Type]] = {
     FrozenDict: "dict",
 }
 _SHOWN_CHARS_MAX: Final = 60
+_CUT_WORD: Final = re.compile(r'(?<=[\s",:\[{])[^\s",:\[{…]{1,40}…$')  # an id has at most 40
 _ALIKE_CHARS: Final = 12  # shown of what two long values have in common
 
 
@@ -155,8 +157,11 @@ def _splice(holder: Any, change: Change) -> None:
 
 
 def brief(value: Any, chars_max: int = _SHOWN_CHARS_MAX) -> str:
-    """A value on one line of a terminal: its JSON, cut short, without control characters."""
-    return _cut(_text(value), 0, chars_max)
+    """A value on one line of a terminal: its JSON, cut short, without control characters.
+
+    It is cut between words: half of an id is worse than none.
+    """
+    return _CUT_WORD.sub("…", _cut(_text(value), 0, chars_max))
 
 
 def brief_pair(old: Any, new: Any, chars_max: int = _SHOWN_CHARS_MAX) -> tuple[str, str]:

@@ -221,7 +221,8 @@ def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
 
 
 def places_apart(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> list[int]:
-    """Where two lists of the same length differ, or hold a value that cannot be stored."""
+    """Return the places where two lists of the same length differ, or hold a value that cannot
+    be stored."""
     size = RUN
     while size >= len(xs) and size > 1:  # a single run would be searched at once
         size //= _PARTS
@@ -245,7 +246,7 @@ def _search(
 
 
 def gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:
-    """Where two lists differ, from front to back."""
+    """Yield the places where two lists differ, from front to back."""
     head = _shared(old, new)
     tail = _shared_tail(old[head:], new[head:])
     whole = Gap(head, len(old) - tail, head, len(new) - tail)

@@ -55,23 +55,16 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
         return Diff(tuple([change.inverse() for change in reversed(self.changes)]))
 
     def ops(self) -> tuple[op.PlainOp, ...]:
-        """Operations for an append that change a state as this diff does.
-
-        Raises InvalidOp if no operation can reach the place of a change: the root itself, or a
-        name that state cannot have.
-        """
+        """Return the operations of an append that change a state as this diff does."""
         return to_ops(self.changes)
 
     def cost(self, weights: Callable[[Change], float] | None = None) -> float:
-        """The sum over all changes of `weights(change)`.
-
-        Without weights it is the number of bytes to send: the canonical encoding of each path and
-        of its new value.
-        """
+        """Return the sum over all changes of `weights(change)`."""
         return sum([(weights or _moved_bytes)(change) for change in self.changes])
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON with the format's number and, at the end, the SHA-256 of the rest."""
+        """Return it as canonical JSON with the format's number and, at the end, the SHA-256 of
+        the rest."""
         body = canonical({"changes": self.changes, "format": FORMAT})
         return b'%s,"sha256":"%s"}' % (body[:-1], hashlib.sha256(body).hexdigest().encode())
 
@@ -215,17 +208,15 @@ def _join(change: Change, made: list[PlainOp | _MergedNames], open_: list[_Merge
 def _single(change: Change) -> PlainOp:
     parent, last = change.path[:-1], change.path[-1] if change.path else ""
     if change.length is None:
-        return op.Delete(change.path) if change.kind is Kind.DELETE else _set(change)
+        if change.kind is Kind.DELETE:
+            return op.Delete(change.path)
+        return op.Set(change.path, change.new)
     assert isinstance(last, int)  # a run of items has its index
     if change.kind is Kind.DELETE:
         return op.Cut(parent, last, last + len(change.old))
     return (
         op.Add(parent, change.new) if last == change.length else op.Insert(parent, last, change.new)
     )
-
-
-def _set(change: Change) -> PlainOp:
-    return op.Set(change.path, change.new)
 
 
 def _touch(path: Path, open_: Iterable[_MergedNames]) -> None:
@@ -249,7 +240,7 @@ def lines(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def place(change: Change) -> str:
-    """Where a change is; for a run of several items, as a slice."""
+    """Return the place of a change; for a run of several items, as a slice."""
     items = change.old if change.kind is Kind.DELETE else change.new
     if change.length is None or len(items) == 1:
         return show(change.path) or "the root"

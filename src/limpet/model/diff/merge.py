@@ -77,7 +77,7 @@ class Priority(_Ranked, frozen=True, gc=False):
 
 
 def escalate(conflict: Conflict) -> Any:
-    """Decide nothing: the conflict is reported and the place stays as it was in the base."""
+    """Decide nothing: the conflict is reported, and the base's value stays."""
     return conflict
 
 
@@ -99,6 +99,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def path(self) -> Path:
+        """The path of the place that was decided."""
         return self.conflict.path
 
 
@@ -118,7 +119,7 @@ class Merged(msgspec.Struct, frozen=True, gc=False):
         return self.value
 
     def ops(self, start: Any = ABSENT) -> tuple[PlainOp, ...]:
-        """Operations that turn `start`, by default the base, into the merged value.
+        """Return the operations that turn `start`, by default the base, into the merged value.
 
         Raises MergeConflict if a conflict is open: starting from a side, they would silently undo
         that side's own change.
@@ -144,7 +145,7 @@ def merge(
 
 
 class _Policies:
-    """Which policy decides at a path."""
+    """The policies that decide, by path."""
 
     def __init__(self, policy: Policy, policies: Mapping[str | Path, Policy]) -> None:
         self._by_path = {_path(prefix): chosen for prefix, chosen in policies.items()}
@@ -215,7 +216,7 @@ class _Walk:
     def _list(
         self, path: Path, base: FrozenList, a: FrozenList, b: FrozenList, sweeps: int
     ) -> FrozenList | None:
-        """Both lists merged item by item; None if a side moved items."""
+        """Merge both lists item by item; return None if a side moved items."""
         from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
         if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
             return None

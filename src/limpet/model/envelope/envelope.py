@@ -30,7 +30,7 @@ from limpet.model.values import canonical, freeze, is_plain, settle, unfitting
 
 Format: TypeAlias = Literal["json", "msgpack", "protobuf"]
 
-# How an envelope begins, in this format number and every later one: the checksum, then the number.
+# The beginning of an envelope, in this format and every later one: the checksum, then the number.
 # The first byte alone tells the three apart: 0x7b, 0x80 to 0x8f, 0x0a.
 _OPENINGS: Final[dict[str, re.Pattern[bytes]]] = {
     "json": re.compile(
@@ -192,7 +192,7 @@ def _read(raw: bytes, format: Format) -> Envelope:
         envelope = codec.read(raw)
         fields = _plain(envelope.fields, len(raw))
     except InvalidValue as error:
-        # What a stranger wrote is not repeated at any length.
+        # A stranger's text is never repeated in full.
         raise InvalidEnvelope(f"{error.where:.200} {error.reason:.200}") from None
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidEnvelope(f"they cannot be read as {format}: {error!s:.200}") from error
@@ -312,7 +312,8 @@ def check_names(raw: bytes) -> None:
 
 
 def _step(raw: bytes, at: int, first: int) -> tuple[int, int]:
-    """Where the value at `at` ends, or its contents begin; and how many values it contains."""
+    """Return where the value at `at` ends, or its contents begin; and how many values it
+    contains."""
     if first < 0x80 or first >= 0xE0:  # a small number
         return at + 1, 0
     if first < 0xA0:  # a short map or list

@@ -250,7 +250,10 @@ _FACTS: Final = shape(
         "checkpoint": shape(number=Seq, at_us=Time) | None,
         "isolation": dict[str, Any],
         "field_policies": dict[str, dict[str, Any]],
-        "departed": shape({"from": str, "family": list[Any]}, to=str, epoch=Seq, at_us=Time) | None,
+        "departed": shape(
+            {"from": str, "family": list[Any], "store": str}, to=str, epoch=Seq, at_us=Time
+        )
+        | None,
         "moves": shape(epoch=Seq, node=str) | None,
     }
 )

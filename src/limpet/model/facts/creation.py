@@ -48,7 +48,7 @@ def created(
 
 
 def _set_up(facts: Facts, setup: Mapping[str, Any], at: Moment) -> Changes:
-    """Which agent runs it, where, and with which budget."""
+    """Fold the agent, environment and budget that it was created with."""
     changes: Changes = {name: setup[name] for name in ("agent", "environment") if name in setup}
     if "budget" in setup:
         changes |= budgets.fold_granted(facts, setup["budget"], at)

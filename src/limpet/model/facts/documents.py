@@ -48,7 +48,7 @@ def document_created(
 
 
 def document_deleted(*, actor: str, checkpoint: int | None = None) -> Fact:
-    """The document is not there from now on; its versions can still be read."""
+    """Delete the document; its earlier versions can still be read."""
     return Fact(type=DELETED, data=_since(checkpoint), delete=(VALUE, ACTOR), actor=actor)
 
 

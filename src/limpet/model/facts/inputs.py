@@ -16,7 +16,8 @@ PROCESSING: Final = frozenset((PROCESSED, STATUS_IDLE))
 
 
 def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
-    """These inputs were processed. Raises InvalidEvent; the commit may raise NotPending."""
+    """Return the fact that these inputs were processed. Raises InvalidEvent; the commit may
+    raise NotPending."""
     given = list(seqs) if isinstance(seqs, Iterable) else []
     if not given or any(type(seq) is not int or seq < 1 for seq in given):
         raise InvalidEvent("processed takes the seqs of one or more pending events")
@@ -32,7 +33,7 @@ def processed_by(type: str, data: Mapping[str, Any] | None) -> Sequence[int]:
 
 
 def pending(facts: Facts) -> int:
-    """How many inputs no later event has processed."""
+    """Return how many inputs no later event has processed."""
     return int(facts.get("inputs", EMPTY).get("pending", 0))
 
 
@@ -43,10 +44,29 @@ def pending_us(facts: Facts) -> int | None:
 
 
 def fold_input(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    return one_more(facts, at.now_us)
+
+
+def one_more(facts: Facts, now_us: int) -> Changes:
     """One more input is pending, since now if it is the first."""
-    since_us = pending_us(facts)
-    since_us = at.now_us if since_us is None else min(since_us, at.now_us)
-    return _waiting(pending(facts) + 1, since_us)
+    before = facts.get("inputs")
+    if before is None:
+        return _waiting(1, now_us)
+    return _waiting(before["pending"] + 1, min(before["since_us"], now_us))
+
+
+def is_one_more(before: Facts, after: Facts) -> bool:
+    """True if an input came where others waited, and nothing else changed: what is due, and when,
+    is the same."""
+    waited, waits = before.get("inputs"), after.get("inputs")
+    if waited is None or waits is None or len(before) != len(after):
+        return False
+    if waited["since_us"] != waits["since_us"]:
+        return False
+    for name, value in after.items():
+        if name != "inputs" and before.get(name) is not value:
+            return False
+    return True
 
 
 def fold_processed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -59,12 +59,13 @@ class FieldAccess(msgspec.Struct, frozen=True):
 
 
 class Isolation(msgspec.Struct, frozen=True):
-    """Who may use a session besides its user: `Isolation("per_task", task="invoice-7")`.
+    """The people and agents who may use a session besides its user: `Isolation("per_task",
+    task="invoice-7")`.
 
-    per_user: only the user of its key, and `users`, who may read and append.
-    per_task: in addition, not the same user's other tasks. Without a `task` the session is its own.
-    per_agent: in addition, each agent has its fields: `agents={"agent:critic": FieldAccess(…)}`.
-    global: every user of its app may read and append.
+    per_user: only the user of its key, and `users`, who may read and append. per_task: in addition,
+    not the same user's other tasks. Without a `task` the session is its own. per_agent: in
+    addition, each agent has its fields: `agents={"agent:critic": FieldAccess(…)}`. global: every
+    user of its app may read and append.
     """
 
     model: IsolationModel = "per_user"
@@ -143,8 +144,14 @@ def child_isolation(facts: Facts, id: str) -> Isolation:
     return msgspec.structs.replace(isolation_in(facts), task=id)
 
 
+def child_policies(facts: Facts, fields: Iterable[str]) -> dict[str, Any]:
+    """Return the policies of the fields that a child of a session with these facts begins with."""
+    policies = field_policies_in(facts)
+    return {name: policies[name] for name in fields if name in policies}
+
+
 def field_policies_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-    """By field, the roles that may `read` and `write` it; everybody where none are named."""
+    """Return by field the roles that may `read` and `write` it; everybody where none are named."""
     field_policies: Mapping[str, Mapping[str, Any]] = facts.get("field_policies", EMPTY)
     return field_policies
 

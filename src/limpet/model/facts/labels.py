@@ -45,7 +45,8 @@ def labels_in(facts: Facts) -> FrozenDict:
 
 
 def own_labels(labels: FrozenDict) -> FrozenDict:
-    """Without those that Limpet itself finds sessions by, which are nobody's to read."""
+    """Return the labels without those that Limpet itself finds sessions by, which are nobody's
+    to read."""
     if not any([name.startswith("$") for name in labels]):
         return labels
     return FrozenDict({n: value for n, value in labels.items() if not n.startswith("$")})

@@ -26,7 +26,7 @@ DEPARTED: Final = "session.departed"
 ARRIVED: Final = "session.arrived"
 RETURNED: Final = "session.returned"
 MOVES: Final = frozenset((DEPARTED, ARRIVED, RETURNED))
-# How long the source keeps the rows of a session that has left, and then its route alone.
+# For so long the source keeps the rows of a session that has left; then only its route.
 KEPT_US: Final = 24 * 3_600 * 1_000_000
 NODE_CHARS_MAX: Final = 64
 FAMILY_MAX: Final = 250  # sessions that depart in one commit
@@ -39,10 +39,10 @@ _STAGE: Final = re.compile(
 )
 
 
-def departed(to: str, epoch: int, *, source: str, family: Sequence[Key] = ()) -> Fact:
-    """The session leaves for the node `to`. `family` are the sessions that leave in the same
-    commit, this one among them, if there are others."""
-    data: dict[str, Any] = {"to": to, "from": source, "epoch": epoch}
+def departed(to: str, store: str, epoch: int, *, source: str, family: Sequence[Key] = ()) -> Fact:
+    """The session leaves for the node `to`, whose store has this identity. `family` are the
+    sessions that leave in the same commit, this one among them, if there are others."""
+    data: dict[str, Any] = {"to": to, "store": store, "from": source, "epoch": epoch}
     if len(family) > 1:
         data["family"] = [[key.app, key.user, key.id] for key in family]
     return Fact(type=DEPARTED, data=data)
@@ -71,7 +71,7 @@ def stage_part(id: str) -> str | None:
 
 
 def stage_session(id: str) -> str | None:
-    """Return how the names of all stages of the same session begin; None: it is no such name."""
+    """Return the prefix of all stage names of the same session; None for any other name."""
     named = _STAGE.fullmatch(id)
     return None if named is None else named[1]
 
@@ -94,8 +94,17 @@ def departure(facts: Facts) -> FrozenDict | None:
     return away
 
 
+def leads_to(away: Mapping[str, Any], node: str, store: str) -> bool:
+    """True if a session that departed so is on its way to the store with this identity.
+
+    Names of nodes are chosen by people, and two stores may have the same one. A departure that an
+    earlier release recorded has the name alone.
+    """
+    return bool(away["store"] == store if "store" in away else away["to"] == node)
+
+
 def family_in(away: Mapping[str, Any]) -> tuple[Key, ...]:
-    """Return the sessions that left in one commit with this one; none if it left alone."""
+    """Return the sessions that left in one commit with this one; empty if it left alone."""
     return tuple([Key(*names) for names in away.get("family", ())])
 
 
@@ -116,13 +125,13 @@ def kin_of(facts: Facts) -> tuple[Key, ...]:
 
 
 def fold_departed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    away = {name: data[name] for name in ("to", "epoch", "family") if name in data}
+    away = {name: data[name] for name in ("to", "store", "epoch", "family") if name in data}
     away["from"], away["at_us"] = data.get("from", ""), at.at_us
     return {"departed": FrozenDict(away)}
 
 
 def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    """It arrived, or returned."""
+    """Fold that it arrived, or returned."""
     return {
         "departed": None,
         "moves": FrozenDict({"epoch": data["epoch"], "node": data["node"]}),

@@ -46,7 +46,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def outcome_defined(title: str, detail: str | None, criteria: Iterable[str]) -> Draft:
-    """Raises InvalidEvent."""
+    """Define an outcome of the session. Raises InvalidEvent."""
     is_list = isinstance(criteria, Iterable) and not isinstance(criteria, str)
     listed = list(criteria) if is_list else []
     if not is_list or not _fits(title, detail, listed):

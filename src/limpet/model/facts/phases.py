@@ -94,7 +94,7 @@ TABLE: Final[Mapping[tuple[Phase, PhaseEvent], Rule]] = {
     # Back to where it was: the event names the phase.
     (ARCHIVED, "unarchive"): Rule(COMPLETED, "", ("restore_from_archive",)),
 }
-# What each is recorded as. Several events may lead to one phase.
+# The event type that records each. Several events may lead to one phase.
 TYPES: Final[Mapping[PhaseEvent, str]] = {
     "activate": "session.activated",
     "suspend": "session.suspended",
@@ -150,7 +150,7 @@ def hook_failed(name: str, error: str, *, actor: str | None = None) -> Fact:
 
 
 def phase(facts: Facts) -> Phase:
-    """Where the session stands. Active, if nothing is said."""
+    """Return the phase of the session; active unless an event says otherwise."""
     stored_phase: Phase = facts.get("phase", ACTIVE)
     return stored_phase
 
@@ -161,7 +161,7 @@ def fold_input(facts: Facts, at: Moment) -> Changes:
 
 
 def roused_us(facts: Facts) -> int | None:
-    """Since when input waits for the end of a suspension that it ends; None: there is none."""
+    """Return the arrival of the input that ends a suspension; None if there is none."""
     at_us: int | None = facts.get("roused_us")
     return at_us
 
@@ -209,7 +209,7 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
 
 
 def archive_place(facts: Facts) -> Mapping[str, Any] | None:
-    """Where the log is, if it is not in this store."""
+    """Return where the log is, if it is not in this store."""
     archive: Mapping[str, Any] | None = facts.get("archive")
     return archive
 
@@ -220,7 +220,7 @@ def is_stub(facts: Facts) -> bool:
 
 
 def creation_us(first: Mapping[str, Any], at_us: int) -> int:
-    """When a session was created, by its first event: a stub's was when its log was."""
+    """Return when a session was created, by its first event: a stub's was when its log was."""
     archived = first.get("archived")
     return at_us if archived is None else int(archived["created_us"])
 

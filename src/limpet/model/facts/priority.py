@@ -15,7 +15,7 @@ PRIORITIZED: Final = "session.prioritized"
 
 
 def prioritized(priority: int, *, actor: str | None = None) -> Fact:
-    """How urgent the session is. Raises InvalidEvent."""
+    """Return the fact that sets how urgent the session is. Raises InvalidEvent."""
     if type(priority) is not int or abs(priority) > PRIORITY_MAX:
         raise InvalidEvent(
             f"a priority is an integer from {-PRIORITY_MAX} to {PRIORITY_MAX}, "

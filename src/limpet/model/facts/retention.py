@@ -36,7 +36,7 @@ def limits_data(events: int | None, age: timedelta | None) -> dict[str, int]:
 
 
 def retention_in(facts: Facts) -> Mapping[str, int] | None:
-    """The session's own limits; None: as its app says."""
+    """The session's own limits; None if those of its app apply."""
     retention: Mapping[str, int] | None = facts.get("retention")
     return retention
 

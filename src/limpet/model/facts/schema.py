@@ -26,7 +26,7 @@ def migrated(
 ) -> Fact:
     """State was migrated from one version to another, by these steps and operations.
 
-    `field_policies` are those of the class from now on; None: they stay as they are.
+    `field_policies` replace those of the class; with None they stay as they are.
     """
     data: dict[str, Any] = {"from": stored, "to": code, "steps": [list(step) for step in steps]}
     if checksums is not None:
@@ -36,9 +36,17 @@ def migrated(
     return Fact(type=MIGRATED, data=data, ops=ops, actor=actor)
 
 
-def drafted(type: str | None, **more: Any) -> Draft:
+def drafted(
+    type: str | None,
+    data: Mapping[str, Any],
+    actor: str | None,
+    id: str | None,
+    ops: Iterable[Op] = (),
+) -> Draft:
     """An update of state: an event of the caller's own type, or else a state.updated."""
-    return Fact(type=UPDATED, **more) if type is None else Draft(type=type, **more)
+    if type is None:
+        return Fact(type=UPDATED, data=data, actor=actor, id=id, ops=ops)
+    return Draft(type=type, data=data, actor=actor, id=id, ops=ops)
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

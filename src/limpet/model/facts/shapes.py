@@ -125,7 +125,7 @@ _ACCESS: Final = {
     "isolation": _ISOLATION,
     "field_policies": table(_FIELD_POLICY, isolation.ISOLATED_FIELDS_MAX, names=Name),
 }
-# What the head of an archived session keeps; its labels, with those of a dead letter and its task.
+# The facts in the stub of an archived session; labels include those of a dead letter and its task.
 _STUB: Final = shape(
     {
         "labels": Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 2)],
@@ -140,7 +140,7 @@ _STUB: Final = shape(
 _ATTACHED: Final = shape(
     {"resources": list[str], "vaults": list[str], "permissions": str, "limits": dict[str, str]}
 )
-# What a session keeps of a tool.
+# A bound tool in the facts of a session.
 _BINDING: Final = shape(
     {
         "version": str,
@@ -154,7 +154,7 @@ _BINDING: Final = shape(
     }
 )
 _TOOLS: Final = table(_BINDING, TOOLS_MAX)
-# What a fork has of its original, besides the state.
+# The facts that a fork inherits from its original, besides the state.
 _INHERITED: Final = shape(
     {
         "setup": _ATTACHED,
@@ -285,7 +285,9 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     shares.SHARE_RECEIVED: shape({"expires_us": Time, "hash": str}, **_SHARED, source=_SESSION),
     shares.UNSHARED: shape(share=Id),
     shares.SHARE_USED: shape(share=Id),
-    moves.DEPARTED: shape({"family": _FAMILY, "from": NodeName}, to=NodeName, epoch=Epoch),
+    moves.DEPARTED: shape(
+        {"family": _FAMILY, "from": NodeName, "store": Id}, to=NodeName, epoch=Epoch
+    ),
     moves.ARRIVED: shape({"from": NodeName}, node=NodeName, epoch=Epoch),
     moves.RETURNED: shape(node=NodeName, epoch=Epoch, reason=str),
     **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
@@ -374,7 +376,7 @@ def _check_forked(data: Any) -> None:
 
 
 def _check_isolation(stored: Struct | UnsetType) -> None:
-    """As it is read back. Raises InvalidInput."""
+    """Check that the isolation can be read back. Raises InvalidInput."""
     if stored is not UNSET:
         isolation.isolation_in(Facts({"isolation": msgspec.to_builtins(stored)}))
 
@@ -393,7 +395,7 @@ def _check_label_sizes(given: Mapping[str, str | None] | UnsetType) -> None:
 
 
 def _check_timeouts(spans: Mapping[str, Any] | UnsetType) -> None:
-    """As they are read back. Raises InvalidEvent."""
+    """Check that the timeouts can be read back. Raises InvalidEvent."""
     if not spans:
         return
     if any([name.endswith("_us") and type(us) is not int for name, us in spans.items()]):

@@ -42,11 +42,17 @@ class ShareTerms(msgspec.Struct, frozen=True, rename={"id": "share"}, omit_defau
     expires_us: int | None = None
 
 
-def shared(terms: ShareTerms, target: Key, uid: str, values: Mapping[str, Any] | None) -> Fact:
-    """The source lets `target` use these fields. `values` are those of a snapshot."""
+def shared(
+    terms: ShareTerms,
+    target: Key,
+    uid: str,
+    values: Mapping[str, Any] | None,
+    versions: Mapping[str, int],
+) -> Fact:
+    """The source lets `target` use these fields. A snapshot has `values`, and their `versions`."""
     data = {**msgspec.to_builtins(terms), "target": named(target, uid)}
     if values is not None:
-        data["values"] = dict(values)
+        data |= {"values": dict(values), "versions": dict(versions)}
     return Fact(type=SHARED, data=data, id=shared_id(terms.id))
 
 
@@ -69,7 +75,8 @@ def unshared(share: str) -> Fact:
 
 
 def share_written(share: str, target: Key, uid: str, ops: Sequence[PlainOp]) -> Fact:
-    """`target` has written fields of this session, its source."""
+    """`target` has written fields of this session, its source. The actor is who wrote; who let it
+    is the actor of the event that `shared_id` names."""
     data = {"share": share, "target": named(target, uid)}
     return Fact(type=SHARE_WRITTEN, data=data, ops=ops)
 

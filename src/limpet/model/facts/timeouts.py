@@ -21,7 +21,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _SPANS: Final = ("idle", "absolute", "grace", "archive", "expiry", "idle_max")
 _SPAN_MAX: Final = timedelta(days=36_500)
 SPAN_US_MAX: Final = _SPAN_MAX // _MICROSECOND
-# What is usual, from the shortest to the longest: a doctor points out what is not.
+# The usual range of each timeout: doctor reports values outside it.
 USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "idle": (timedelta(minutes=5), timedelta(hours=24)),
     "absolute": (timedelta(hours=1), timedelta(days=30)),
@@ -31,7 +31,7 @@ USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Times after which a sweep suspends, terminates and deletes a session. None: never.
+    """Times after which a sweep suspends, terminates and deletes a session; None is never.
 
     `idle`: an active session without a user's input, an agent's action or a tool call is suspended.
     `absolute`: it is terminated this long after its creation. `grace`: it is terminated after being
@@ -63,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timeouts_set(timeouts: Timeouts, *, actor: str | None = None) -> Fact:
-    """These are the session's timeouts from now on. Raises InvalidEvent."""
+    """Return the fact that these are the session's timeouts from now on. Raises InvalidEvent."""
     return Fact(type=TIMEOUTS_SET, data={"timeouts": timeouts_data(timeouts)}, actor=actor)
 
 
@@ -75,7 +75,7 @@ def renewed(idle: timedelta, *, actor: str | None = None) -> Fact:
 
 
 def timeouts_data(timeouts: Timeouts) -> dict[str, Any]:
-    """In the form of event data: microseconds, without what is off."""
+    """Return timeouts in the form of event data: microseconds, without what is off."""
     if not isinstance(timeouts, Timeouts):
         raise InvalidEvent(
             f"timeouts are a limpet.Timeouts, as in Timeouts(idle=timedelta(minutes=30)), not "

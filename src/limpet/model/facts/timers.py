@@ -30,6 +30,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def at(self) -> datetime:
+        """The time at which it is due."""
         return to_time(self.at_us)
 
 
@@ -61,7 +62,7 @@ def timers_in(facts: Facts) -> dict[str, Timer]:
 
 
 def first_us(facts: Facts, kind: TimerKind) -> int | None:
-    """When the first timer of this kind is due."""
+    """Return when the first timer of this kind is due."""
     if "timers" not in facts:  # of most sessions, and every commit asks
         return None
     timers = facts["timers"].values()
@@ -107,6 +108,7 @@ class Revisit(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> datetime:
+        """The time of the wake."""
         return to_time(self.at_us)
 
 
@@ -130,7 +132,7 @@ def revisit_set(
 
 
 def timers_taken(names: Iterable[str]) -> Fact:
-    """These timers were due, and a turn has dealt with them."""
+    """Return the fact that these timers were due, and a turn has dealt with them."""
     return Fact(type=TIMERS_TAKEN, data={"names": list(names)})
 
 

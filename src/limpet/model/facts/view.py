@@ -22,7 +22,8 @@ _drop: Final[Any] = dict.pop
 
 
 class Moment(NamedTuple):
-    """When an event is folded: its seq, and the clock's time when it was recorded."""
+    """The moment at which an event is folded: its seq, and the clock's time when it was
+    recorded."""
 
     seq: int
     now_us: int

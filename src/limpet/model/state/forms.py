@@ -50,7 +50,7 @@ class Misfit(Exception):
 
 
 class Form:
-    """How one type is written. `kinds` are the kinds of JSON value it may become."""
+    """The form in which one type is written. `kinds` are the kinds of JSON value it may become."""
 
     words: str
     kinds: frozenset[str]

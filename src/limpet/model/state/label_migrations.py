@@ -180,7 +180,7 @@ class LabelRegistry:
 
 
 def check_label(version: Any) -> str:
-    """The version itself. Raises InvalidSchema if it is not a text of a sensible length."""
+    """Return the version. Raises InvalidSchema if it is not a text of a sensible length."""
     if not isinstance(version, str):
         raise InvalidSchema(f"a version is text, and this is {type(version).__name__}", _WRITE)
     if len(version) > NAME_CHARS_MAX:

@@ -56,7 +56,7 @@ from limpet.model.values import (
     unfitting,
 )
 
-# How stored state stands to the code that reads it:
+# The relation of stored state to the code that reads it:
 #   same         the same MAJOR and MINOR
 #   older_minor  the code has fields that the state lacks: their defaults fill them
 #   newer_minor  written by newer code: refused, or kept as it is where the State class says so
@@ -85,11 +85,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @classmethod
     def parse(cls, text: str | SchemaVersion) -> SchemaVersion:
-        """Parse a version. Raises InvalidSchema if the text is not one.
-
-        Strict: three numbers without leading zeros and nothing else. Pre-releases and builds are
-        refused because their state might never be readable again.
-        """
+        """Return the version that a text names. Raises InvalidSchema if it names none."""
         if isinstance(text, SchemaVersion):
             return text
         if not isinstance(text, str):
@@ -116,7 +112,7 @@ def compatible(stored: SchemaVersion, code: SchemaVersion) -> bool:
 
 
 def relation(stored: SchemaVersion, code: SchemaVersion) -> Relation:
-    """How the version of stored state relates to the code's version. PATCH never matters."""
+    """Return how the version of stored state relates to the code's version. PATCH never matters."""
     if stored.major != code.major:
         return "migration"
     if stored.minor == code.minor:
@@ -222,7 +218,7 @@ class MigrationRegistry:
     def migration(
         self, source: str | SchemaVersion, target: str | SchemaVersion
     ) -> Callable[[F], F]:
-        """The same as a decorator: `@registry.migration("1.2.0", "2.0.0")`."""
+        """Register a migration by decorator: `@registry.migration("1.2.0", "2.0.0")`."""
 
         def registered(fn: F) -> F:
             self.register(source, target, fn)
@@ -241,7 +237,7 @@ class MigrationRegistry:
         return len(self._steps)
 
     def describe(self) -> str:
-        """The description of the registry, if given, and a line for each migration."""
+        """Return the description of the registry, if given, and a line for each migration."""
         lines = [f"{migration} ({migration.name})" for migration in self.migrations]
         return "\n".join([self.description] * bool(self.description) + lines) or "no migrations"
 
@@ -251,7 +247,7 @@ class MigrationRegistry:
             raise error
 
     def ambiguities(self, target: str | SchemaVersion) -> tuple[MigrationAmbiguous, ...]:
-        """One error for each registered source whose path to `target` is ambiguous.
+        """Return an error for each registered source whose path to `target` is ambiguous.
 
         If there are none, no stored version at all has an ambiguous path: an unregistered version
         takes the path of the next newer registered minor.
@@ -305,10 +301,10 @@ class MigrationRegistry:
         expected: str | None = None,
         newer_minor: NewerMinor = "refuse",
     ) -> Migrated:
-        """Migrate stored `fields` from version `source` to version `target`.
+        """Migrate stored `fields` from version `source` to version `target` and return the result.
 
-        All or nothing, on copies: if anything is raised, `fields` are unchanged. `expected` is
-        the checksum that the state was stored with; it is compared before any function runs. Raises
+        All or nothing, on copies: if anything is raised, `fields` are unchanged. `expected` is the
+        checksum that the state was stored with; it is compared before any function runs. Raises
         what `path` raises; IntegrityViolation; MigrationFailed with its cause; SchemaIncompatible
         if the stored version or state is invalid.
         """

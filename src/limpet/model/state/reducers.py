@@ -36,7 +36,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """In an update: a new value that bypasses the field's reducer, for example `Replace([])`.
+    """A value in an update that bypasses the field's reducer, for example `Replace([])`.
 
     It is checked against the field's type and rules, and ignores what the field held.
     """
@@ -346,7 +346,7 @@ def _explicit(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    """Those of `names` that are missing from `old` or have another value there."""
+    """Return those of `names` that are missing from `old` or have another value there."""
     return {n: v for n, v in names.items() if n not in old or canonical(old[n]) != canonical(v)}
 
 

@@ -367,7 +367,7 @@ def _shown(annotation: Any) -> str:
 
 # --- reducers -------------------------------------------------------------------------------------
 
-# What other frameworks use as a reducer: here it would be ignored, and data overwritten.
+# Other frameworks use these as reducers: here they would be ignored, and data overwritten.
 _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, partial)
 _NAMES: Final = frozenset(
     {
@@ -600,6 +600,7 @@ class Access(msgspec.Struct, frozen=True):
     write: frozenset[str] | None = None
 
     def allows(self, operation: Operation, actor: str) -> bool:
+        """True if a principal of this role may read or write the field."""
         roles = self.read if operation == "read" else self.write
         return roles is None or actor.partition(":")[0] in roles
 
@@ -614,7 +615,10 @@ OPEN: Final = Access()
 
 
 def access(*, read: Iterable[str] | None = None, write: Iterable[str] | None = None) -> Access:
-    """For a field: `Annotated[str, access(write=["agent"])]`. Raises InvalidSchema."""
+    """Declare who may read or write a field: `Annotated[str, access(write=["agent"])]`.
+
+    Raises InvalidSchema.
+    """
     return Access(_roles("read", read), _roles("write", write))
 
 

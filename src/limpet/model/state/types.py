@@ -29,7 +29,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class TTL(timedelta):
-    """How long something stays valid, counted from a start that its owner knows. Never negative.
+    """A time to live, counted from a start that its owner knows. Never negative.
 
     A separate type, so that a field shows whether it holds a duration or an expiry:
     `TTL(hours=1).ends_at(made_at)`.
@@ -93,7 +93,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
     @classmethod
     def blob(cls, hash: str, size: int, media_type: str) -> Ref[T]:
-        """A reference to a blob of a session, by its content."""
+        """Return a reference to a blob of a session, by its content."""
         return cls(f"{BLOB_SCHEME}{hash}", hash, size, media_type)
 
     @classmethod
@@ -118,7 +118,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
     @classmethod
     def to(cls, uri: str, content: bytes) -> Ref[T]:
-        """A reference to `content`, which the caller keeps at `uri`."""
+        """Return a reference to `content`, which the caller keeps at `uri`."""
         return cls(uri, hashlib.sha256(content).hexdigest())
 
     def matches(self, content: bytes) -> bool:

@@ -48,7 +48,7 @@ from limpet.store.protocol import Erasure, Place
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 PackedBody: TypeAlias = tuple[int, bytes, int]  # flags, body and checksum
 NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
-# What a body raises that is not ours: one flipped bit makes a value of another kind of a column.
+# Errors of a body that is not ours: one flipped bit changes the kind of a column's value.
 UNREADABLE: Final = (
     Damaged,
     LimpetError,
@@ -96,7 +96,7 @@ def _op_decoder() -> msgspec.json.Decoder[ops.Op]:
 
 
 def snapshot_place(uid: str, seq: int, link: bytes) -> Place:
-    """Where a snapshot belongs: on this event, with this link."""
+    """Return the place of a snapshot: on this event, with this link."""
     return Place("snapshot", uid, f"{seq}/{link.hex()}")
 
 
@@ -165,8 +165,8 @@ def base_from(raw: bytes) -> Base:
 
 
 def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:
-    """Where a version of a name belongs: name, form, base and the event that made it. All of it
-    is bound into the row's checksum and seal, so that none of it can change unseen."""
+    """Return the place of a version of a name: name, form, base and the event that made it. All
+    of it is bound into the row's checksum and seal, so that none of it can change unseen."""
     return Place(
         "scope", scope_owner(*key[:2]), f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}"
     )
@@ -384,6 +384,14 @@ def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
     import hmac  # most processes meet nothing that was erased
 
     return hmac.digest(secret, canonical(key), "sha256")
+
+
+def store_identity(secret: bytes) -> str:
+    """Return the identity of a store: it follows from the secret that the store was made with, and
+    does not show it."""
+    import hmac
+
+    return hmac.digest(secret, b"limpet store identity", "sha256").hex()[:32]
 
 
 def erasure_crc(erasure: Erasure) -> int:

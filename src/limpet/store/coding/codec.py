@@ -55,11 +55,11 @@ class Codec:
         # Of a MarkingSeal: plain bodies are damage, and events are bound to the chain.
         self.marks = hasattr(seal, "allows_plain")
         self.locked = False  # the store is sealed and no keys were given: nothing is written
-        # Whether loads compare events with the chain: it costs a third of the time of reading them.
+        # True if loads compare events with the chain: it costs a third of the time of reading them.
         self.checks = self.seals if check is None else check == "chain"
 
     def waiting(self, loop: asyncio.AbstractEventLoop) -> Codec:
-        """The same for a thread that may wait for keys, which the loop fetches: verification."""
+        """Return a codec for a thread that may wait for keys, as verification does."""
         codec = Codec()
         codec.seals, codec.sealer = self.seals, WaitingSealer(self.sealer, loop)
         codec.checks, codec.marks = self.checks, self.marks
@@ -76,7 +76,7 @@ class Codec:
     def event_place(
         self, uid: str, id: str, type: str, seq: int, at_us: int, header: bytes, link: bytes
     ) -> Place:
-        """Where the body of an event belongs."""
+        """Return the place of the body of an event."""
         if not self.marks:
             return Place("event", uid, id, type)
         return Place("event", uid, id, type, event_binding(seq, at_us, header, link))
@@ -189,7 +189,7 @@ _TOOLS: Final = _Tools()
 
 
 def _compressed(raw: bytes) -> bytes:
-    """The same bytes as `zstd.compress` gives."""
+    """Return the bytes that `zstd.compress` gives."""
     if _TOOLS.compressor is None:
         _TOOLS.compressor = zstd().ZstdCompressor(_LEVEL)
     tool, _TOOLS.compressor = _TOOLS.compressor, None  # one that fails halfway is not used again

@@ -250,7 +250,8 @@ def is_sealed(path: Path) -> bool:
 
 
 def _place(owner: KeyOwner, header: str, number: int, *, last: bool) -> Place:
-    """Where a block belongs. The header is named by its hash, so that nothing in it can change."""
+    """Return the place of a block. The header is named by its hash, so that nothing in it can
+    change."""
     return Place("file", owner, f"{header}/{number}", "last" if last else "more")
 
 

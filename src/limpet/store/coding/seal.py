@@ -57,7 +57,7 @@ class Unforgotten(Awaited):
 
 
 class Unavailable(Awaited):
-    """Keys were asked for in the middle of a reading, and cannot be had."""
+    """Keys were needed during a read and are not available."""
 
     def __init__(self, error: SealUnavailable) -> None:
         self.error = error
@@ -145,7 +145,7 @@ class Sealer:
     # --- inside one ----------------------------------------------------------------------------
 
     def missing(self, owners: Iterable[KeyOwner]) -> list[KeyOwner]:
-        """Those whose keys have to be awaited first."""
+        """Return those whose keys have to be awaited first."""
         if self._seal is None:
             return []
         ready = self._ready
@@ -174,12 +174,13 @@ class Sealer:
             self._lack(missing)
 
     def seal(self, plain: bytes, place: Place) -> bytes:
-        """Raises what the seal raises. The owner must be ready: see `check`."""
+        """Seal a body. Raises what the seal raises. The owner must be ready: see `check`."""
         assert self._seal is not None
         return self._seal.seal(plain, place)
 
     def open(self, sealed: bytes, place: Place) -> bytes:
-        """As seal. Raises Unready if the owner has a key by now that is not at hand."""
+        """Open what `seal` sealed. Raises Unready if the owner has a key by now that is not at
+        hand."""
         assert self._seal is not None
         try:
             return self._seal.open(sealed, place)
@@ -188,12 +189,13 @@ class Sealer:
             return self._seal.open(sealed, place)
 
     def mac(self, head: Head) -> bytes:
-        """Of a MarkingSeal. The session must be ready: see `check`."""
+        """Return the MAC of a MarkingSeal. The session must be ready: see `check`."""
         made: bytes = self._seal.mac(head)  # type: ignore[union-attr]  # it marks
         return made
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
-        """As mac. Raises Unready if the session has a key by now that is not at hand."""
+        """True if `mac` made this MAC. Raises Unready if the session has a key by now that is
+        not at hand."""
         seal: Any = self._seal
         try:
             return bool(seal.holds(head, mac))
@@ -215,7 +217,7 @@ class Sealer:
 
 
 class WaitingSealer(Sealer):
-    """The same owners and keys for a thread beside the event loop, which may wait for it.
+    """A sealer for a thread beside the event loop, which may wait for keys.
 
     Not for one that holds a lock: it would keep others waiting for the keys too.
     """
@@ -256,7 +258,7 @@ def scope_owner(app: str, user: str) -> KeyOwner:
 
 
 def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) -> set[KeyOwner]:
-    """Who owns what commits will write, as far as it is known before they are planned.
+    """Return the owners of what commits will write, as far as they are known before the plan.
 
     `uid_of` knows the uids of some sessions. A new one has the id of its first event. Whoever is
     missed here is met later, and costs one attempt more.

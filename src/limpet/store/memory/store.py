@@ -104,6 +104,7 @@ class MemoryStore(Leasing):
         super().__init__(clock)
         self.sealer = Sealer(seal)
         self._ring: str | None = None
+        self._identity = os.urandom(16).hex()
         self.now_us: Callable[[], int] = self._clock
         self.blobs: Blobs = MemoryBlobs(self._living, self._present, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
@@ -241,8 +242,8 @@ class MemoryStore(Leasing):
         return {name: since for name, since in by_name.items() if since is not None}
 
     def _last_us(self) -> dict[str, int | None]:
-        """When the sessions whose logs are gone were last written to, by uid; None: they are not
-        gone. Of one that was erased nobody knows."""
+        """Return the last update of deleted sessions by uid; None for living ones. Erased ones
+        are missing."""
         ended = [log.fold.head for logs in self._deleted.values() for log in logs]
         uids: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
         return uids | {log.fold.head.uid: None for log in self._kept.values()}
@@ -435,7 +436,8 @@ class MemoryStore(Leasing):
         return self._erased.get(key_hash(key))
 
     def _uids(self, keys: Sequence[Key]) -> list[KeyOwner]:
-        """Of all that have these keys, and of the logs that are forgotten with them."""
+        """Return the uids of all that have these keys, and of the logs that are forgotten with
+        them."""
         logs = [log for key in keys for log in forgotten_with(key)]
         return [end.fold.head.uid for key in (*keys, *logs) for end in self._ends(key)]
 
@@ -489,6 +491,10 @@ class MemoryStore(Leasing):
 
     def channel(self) -> MemoryChannel:
         return MemoryChannel(self._channels)
+
+    async def identity(self) -> str:
+        self._check_open()
+        return self._identity
 
     def pulse(self) -> int:
         return len(self._feed) + self._ended  # several Limpets may share it
@@ -559,7 +565,8 @@ def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Pl
 
 
 def _by_key(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
-    """In the order of their keys; those deleted under one key in the order of their rows."""
+    """Return heads in the order of their keys; those deleted under one key in the order of their
+    rows."""
     owned = [(head.key, row, head) for row, head in rows if _matches_owner(head, query)]
     places = sorted(owned, reverse=query.reverse, key=lambda place: place[:2])
     if cursor is not None:

@@ -72,7 +72,7 @@ class MemoryTables:
         self._clock = clock or Clock()
         self._kept: dict[Key, MemoryLog] = {}
         self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
-        # Who made each version of a name: uid, seq and time of the event.
+        # The event that made each version of a name: uid, seq and time.
         self._made_by: dict[ScopeKey, list[tuple[str, int, int]]] = {}
         self._deleted: dict[Key, list[MemoryLog]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}

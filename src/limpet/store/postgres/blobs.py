@@ -19,7 +19,6 @@ from limpet.errors import (
     UploadLost,
 )
 from limpet.model import Key
-from limpet.model.facts.moves import check_here
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX
 from limpet.store.blobs import (
@@ -153,7 +152,7 @@ class PostgresBlobs:
             if outcome in TERMINAL:
                 raise SessionEnded(key, outcome)
             if outcome == "departed":
-                check_here(key, (await self._reader.load(conn, key)).live.fold.head.facts)
+                (await self._reader.load(conn, key)).live.fold.head.check_here()
                 raise UploadLost(key)  # it is back by now
             if outcome == "lost":
                 raise UploadLost(key)

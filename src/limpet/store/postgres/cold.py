@@ -37,7 +37,8 @@ async def events(
     *,
     reverse: bool = False,
 ) -> list[tuple[Event, int]]:
-    """Those of a session (its sid and uid) with low < seq <= high, as many as fit a page."""
+    """Return the events of a session (its sid and uid) with low < seq <= high, as many as fit a
+    page."""
     page: list[tuple[Event, int]] = []
     low, high = between
     at = high if reverse else low + 1
@@ -60,7 +61,7 @@ async def events(
 async def all_events(
     codec: Codec, conn: Connection, of: tuple[int, str], low: int, high: int
 ) -> list[Event]:
-    """The same without bounds, ascending: to be replayed."""
+    """Return all events without bounds, ascending, to be replayed."""
     every: list[Event] = []
     while low < high:
         page = await events(codec, conn, of, (low, high), high - low, PageBytes())

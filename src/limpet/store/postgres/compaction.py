@@ -22,7 +22,7 @@ from limpet.store.protocol import Compacted
 
 
 async def compact(conn: Connection, reader: PostgresReader, key: Key, upto: int) -> Compacted:
-    """Move one segment's worth of events up to a seq; none if there is nothing left to move."""
+    """Move one segment of events up to a seq; an empty count if nothing is left."""
     await conn.fetch(SQL["lock"], [key.app], [key.user], [key.id])
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
     if row is None:

@@ -68,7 +68,7 @@ async def examine(conn: Connection, each: int, url: str) -> tuple[Check, ...]:
         slots = await conn.fetchval(SQL["lost_slots"])
         checks += [
             quorum(cluster.options, [each.names for each in members if each is not None]),
-            servers(members, slots),
+            servers(cluster.options, members, slots),
         ]
     sees = await conn.fetchval(SQL["sees_monitoring"])
     for name, ask in _MONITORED:
@@ -309,7 +309,9 @@ def quorum(options: ClusterOptions, names: Sequence[str]) -> Check:
     return Check("quorum", problem, "problem", advice)
 
 
-def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
+def servers(
+    options: ClusterOptions, members: Sequence[Member | None], lost_slots: int = 0
+) -> Check:
     """Check that all servers of a cluster answer, and follow one primary on one timeline."""
     heard = [member for member in members if member is not None]
     newest = max([member.timeline for member in heard], default=0)
@@ -328,8 +330,11 @@ def servers(members: Sequence[Member | None], lost_slots: int = 0) -> Check:
     text += f", replicas {size(max(0, lag))} behind at most"
     if len(heard) < len(members):
         gone = [f"host {place + 1}" for place, each in enumerate(members) if each is None]
-        advice = f"Bring {', '.join(gone)} back: one more loss may end the quorum."
-        return Check("cluster", text, "warning", advice)
+        back = f"Bring {', '.join(gone)} back"
+        if options.replicas - len(gone) < options.write_quorum:
+            problem = f"{text}: fewer than the quorum of {options.write_quorum}"
+            return Check("cluster", problem, "problem", f"{back}: no commit is acknowledged.")
+        return Check("cluster", text, "warning", f"{back}: one more loss may end the quorum.")
     if lost_slots:
         advice = "Make the replica again by pg_basebackup, and drop the slot it had."
         problem = f"{text}; {plural(lost_slots, 'slot')} lost the log that its replica needs"

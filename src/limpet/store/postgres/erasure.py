@@ -176,7 +176,7 @@ class _Erasing:
         return await self._forget(key, 0)
 
     async def _forks(self, key: Key) -> list[Key]:
-        """Of all that have this key, once nobody can begin on them any more."""
+        """Return the forks of all that have this key, once nobody can begin on them any more."""
         # Tombstones first: who takes the key again looks at them, and waits here or is seen below.
         tombs = await self._conn.fetch(SQL["lock_tombs"], *rows.key_names(key))
         living = await self._conn.fetch(SQL["lock"], *_columns([key]))
@@ -326,7 +326,7 @@ async def _forks(conn: Connection, sids: list[int]) -> list[Key]:
 
 
 def _with_beside(keys: Iterable[Key]) -> list[Key]:
-    """These sessions, and the logs that are forgotten with them."""
+    """Return these sessions, and the logs that are forgotten with them."""
     return [*keys, *[log for key in keys for log in forgotten_with(key)]]
 
 

@@ -134,7 +134,7 @@ def _is_final(error: asyncpg.PostgresError) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """The error's own words, without their full stop; its name where it has none."""
+    """The error's message without its full stop, or its name if it has none."""
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
@@ -159,7 +159,7 @@ def _misread(error: asyncpg.ClientConfigurationError) -> str:
 
 
 def _unreachable_advice(error: Exception) -> str:
-    """Nobody answered, or nobody who could be talked to."""
+    """Return the advice if no server answered, or none that could be talked to."""
     text = said(error)
     match error:
         case TimeoutError():

@@ -79,7 +79,8 @@ class PostgresLeases:
     async def _renew_held(
         self, conn: Connection, asked: Mapping[Held, float]
     ) -> dict[Held, tuple[int, int]]:
-        """By session and fence: the end of the lease, and now. Only of those that are held."""
+        """Return by session and fence the end of the lease, and now. Only of those that are
+        held."""
         held = list(asked)
         if not held:
             return {}
@@ -164,7 +165,7 @@ class PostgresLeases:
 
 
 def _with_facts(lease: Lease, facts: str | None) -> Head:
-    """As much of a head as says what the session is due for."""
+    """Return as much of a head as says what the session is due for."""
     return msgspec.structs.replace(blank(lease.key, "", 0), facts=facts_from(facts))
 
 

@@ -169,7 +169,7 @@ class SendingChannel(ServerChannel):
     """An end behind a pooler: what is published there goes out, and nothing comes in."""
 
     async def subscribe(self, heard: Callable[[], None]) -> None:
-        """Nobody can LISTEN here: the log says so, to whoever wonders where partials are."""
+        """Log that this connection cannot LISTEN, for those who miss their partials."""
         POSTGRES.info("live channel not opened: store=%s error=%s", self._place, "pooler")
 
 

@@ -34,7 +34,7 @@ from limpet.store.protocol import ChainedEvent, Ending, Place
 # index of the table here.
 SLOT_BITS: Final = 18
 _LOW: Final = 0xFFFF_FFFF
-# What the header digest of an event covers, in this order.
+# The members that the header digest of an event covers, in this order.
 _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
 _STRIDE: Final = 1_000_003  # more than the events of any transaction
 

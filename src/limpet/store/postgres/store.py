@@ -17,6 +17,7 @@ from limpet.model import Base, Commit, Event, Fold, Head, Key, ScopeValue, check
 from limpet.model.limits import INT_MAX, MARKS_SWEPT, READ_PAGE_BYTES_MAX
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
+from limpet.store.coding.bodies import store_identity
 from limpet.store.coding.codec import Codec
 from limpet.store.coding.seal import refuse_locked
 from limpet.store.marks import Mark, Marks
@@ -492,6 +493,10 @@ class PostgresStore:
 
     def channel(self) -> Channel:
         return open_channel(self._url, self._reader.codec)
+
+    async def identity(self) -> str:
+        secret = await self._pools.run(lambda conn: conn.fetchval(SQL["meta"], "secret"))
+        return store_identity(bytes(secret))
 
     def pulse(self) -> int:
         """Notifications, and the time in coarse steps: a lost one costs no more than a step.

@@ -25,6 +25,7 @@ from limpet.model import (
     ScopeWrite,
     activity_moves,
 )
+from limpet.model.facts.inputs import is_one_more
 from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
@@ -53,8 +54,8 @@ class SQLiteBatch:
         self._last: tuple[int, str] | None = None  # the position and the id of its last event
 
     def look_up(self, commits: Iterable[Commit]) -> None:
-        """Ask once for all ids that the callers of these commits chose. Each question by itself
-        hands the interpreter to other threads, and a batch is slow to get it back."""
+        """Look up all ids that the callers of these commits chose, in one statement. A statement
+        for each would hand the interpreter to other threads, and a batch is slow to get it back."""
         ids = [
             draft.id
             for commit in commits
@@ -93,7 +94,8 @@ class SQLiteBatch:
         return fetched.fetchone() is not None
 
     def settle(self) -> list[tuple[Key, CachedSession]]:
-        """After the database has committed: bring the cache up to date; the sessions touched."""
+        """Bring the cache up to date after the database has committed; return the sessions
+        touched."""
         lives, keep = self._lives, self._cache.keep
         for key, rec in self.plan.records:
             lives[key].add(rec)
@@ -193,13 +195,16 @@ class _Heads:
         times = (after.version, after.link, mac, after.updated_us, after.active_us)
         slot = after.updated_us >> UPDATE_SLOT_BITS
         stays = before.updated_us >> UPDATE_SLOT_BITS == slot
-        if before.facts is not after.facts and before.indexed_labels == after.indexed_labels:
-            facts, due = rows.facts_text(after), rows.due_columns(after)
+        same_due = not (leased or activity_moves(before, after))
+        same_due = same_due and is_one_more(before.facts, after.facts)
+        same_labels = same_due or before.indexed_labels == after.indexed_labels
+        if before.facts is not after.facts and same_labels:
+            facts, due = rows.facts_text(after), () if same_due else rows.due_columns(after)
             if leased:
                 turned = (*times, slot, facts, *due, *rows.lease_row(sid, after))
                 self._whole.setdefault("set_turned", []).append(turned)
                 return
-            if due == rows.due_columns(before):
+            if same_due or due == rows.due_columns(before):
                 if stays:
                     self._whole.setdefault("set_folded", []).append((*times, facts, sid))
                 else:

@@ -67,7 +67,8 @@ class ColdReader:
         types: tuple[str, ...] | None = None,
         reverse: bool = False,
     ) -> Iterator[tuple[Event, int]]:
-        """Those with low < seq <= high, in either direction, with the sizes of their bodies."""
+        """Yield the events with low < seq <= high, in either direction, with the sizes of their
+        bodies."""
         for first, last in self._ranges(sid, low, high, reverse=reverse):
             readable = self._readable(sid, uid, first, last)
             for event, size in reversed(readable) if reverse else readable:
@@ -75,12 +76,13 @@ class ColdReader:
                     yield event, size
 
     def records(self, sid: int, uid: str, low: int) -> Iterator[Cold]:
-        """Those beyond a seq, as they were recorded. Raises Damaged."""
+        """Yield the events beyond a seq, as they were recorded. Raises Damaged."""
         for first, last in self._ranges(sid, low, _LAST, reverse=False):
             yield from [c for c in self.segment(sid, uid, first, last) if c.record.event.seq > low]
 
     def _ranges(self, sid: int, low: int, high: int, *, reverse: bool) -> Iterator[tuple[int, int]]:
-        """The segments that have some of these, each asked for when it is needed."""
+        """Yield the first and last seq of each segment that has some of these, when it is
+        needed."""
         name = "segment_before" if reverse else "segment_after"
         at = high + 1 if reverse else low
         while (row := self._conn.execute(SQL[name], (sid, at)).fetchone()) is not None:

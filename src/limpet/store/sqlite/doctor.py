@@ -189,7 +189,7 @@ def page_size(count: int) -> Check:
 
 
 def _mode(conn: apsw.Connection, path: Path) -> str:
-    """As the header has it, where the file is read as it lies there and SQLite does not say."""
+    """Return the journal mode from the header, where SQLite itself does not open the file."""
     if conn.readonly("main") and first_bytes(path, 20)[18:20] == _WAL_HEADER:
         return "wal"
     return str(conn.pragma("journal_mode"))

@@ -71,12 +71,19 @@ def exchange(writes: SQLiteWriteConnection, exchanges: Sequence[Exchange], now_u
         with writes.transaction():
             for each in exchanges:
                 _exchange(writes, each, now_us)
-    except _NotExchanged:
-        return False
-    finally:  # what was read meanwhile may have been rolled back
-        for each in exchanges:
+    except BaseException as error:
+        for each in exchanges:  # what was read meanwhile has been rolled back
             for key in (each.key, checkpoints_of(each.key), *([each.by] if each.by else [])):
-                writes.cache.forget(key)
+                writes.cache.doubt(key)
+        if isinstance(error, _NotExchanged):
+            return False
+        raise
+    for each in exchanges:
+        writes.cache.forget(checkpoints_of(each.key))
+        if each.by is None:
+            writes.cache.forget(each.key)
+        else:
+            writes.cache.rename(each.by, each.key)
     writes.purging = True
     return True
 

@@ -132,7 +132,8 @@ def unrecognised(error: apsw.Error, path: Path, where: str) -> StoreError:
 
 
 def not_ours(path: Path, where: str) -> StoreError:
-    """For another program's file, or one of ours whose header no longer says so."""
+    """Return the error for another program's file, or one of ours whose header no longer says
+    so."""
     with suppress(OSError):
         if kind_of(path) != "foreign":
             return StoreCorrupt(where, DAMAGED_HEADER, _UNREADABLE)

@@ -150,7 +150,7 @@ class SQLiteLeases:
         worker: str | None,
         leased_us: int | None,
     ) -> None:
-        """After the commit: what the writer remembers of the session is leased so too."""
+        """Note the lease, after its commit, in what the writer remembers of the session."""
         live = self._writes.cache.peek(key)
         if live is not None:
             live.lease(fence, lease_us, worker, leased_us)

@@ -145,7 +145,7 @@ def _any_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tupl
         salt, raw = b"", salt + raw
         bound = (e.seq, e.at_us, rec.draft.header, e.link)
         place = codec.event_place(live.fold.head.uid, e.id, e.type, *bound)
-    # What is sealed has the salt in it: it is compressed again.
+    # A sealed body contains the salt: it is compressed again.
     compressed = None if codec.seals else rec.draft.compressed
     flags, body, crc = codec.pack(raw, place, compressed=compressed)
     if rec.draft.origin is not None:
@@ -305,7 +305,7 @@ def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:
 
 
 def plain_place(row: tuple[Any, ...], event: Event, uid: str, codec: Codec) -> Callable[[], Place]:
-    """Where the body of a row belongs whose names are those of `plain_names`."""
+    """Return the place of the body of a row whose names are those of `plain_names`."""
     names = (event.id, event.type, event.actor, None, None, None, None)
     return _place_of(codec, uid, names, (row[1], row[5], row[13], row[14]))
 
@@ -313,7 +313,8 @@ def plain_place(row: tuple[Any, ...], event: Event, uid: str, codec: Codec) -> C
 def _place_of(
     codec: Codec, uid: str, names: tuple[Any, ...], chained: tuple[Any, ...]
 ) -> Callable[[], Place]:
-    """Where the body of an event belongs, by its names and its seq, time, link and `processed`."""
+    """Return the place of the body of an event, by its names and its seq, time, link and
+    `processed`."""
 
     def place() -> Place:
         if not codec.marks:

@@ -46,6 +46,7 @@ from limpet.model.lease import with_lease
 from limpet.store.blobs import Blobs
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.clock import Clock
+from limpet.store.coding.bodies import store_identity
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Unavailable, Unready, owners_of, refuse_locked
 from limpet.store.jobs import Pace, WriteJob, WriterCall
@@ -259,7 +260,7 @@ class SQLiteStore:
         return erasing
 
     async def _forget_partials(self, key: Key | None) -> None:
-        """Of one session, or all: partials may be lost at any time."""
+        """Forget the partials of one session, or all: they may be lost at any time."""
         from limpet.store.sqlite import live
 
         if live.live_path(self._database.path).exists():
@@ -442,7 +443,8 @@ class SQLiteStore:
         return self._fold_at(key, seq, replay=False)
 
     def _fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
-        """Without `replay`, at the snapshot before, or where the log begins."""
+        """Return the fold at a seq; without `replay`, at the snapshot before, or where the log
+        begins."""
         with self._reader.instant():
             sid, head = self._reader.present(key)
             if not 1 <= seq <= head.version:
@@ -555,6 +557,9 @@ class SQLiteStore:
         from limpet.store.sqlite.reading import feed
 
         return self._read(lambda: feed.position(self._reader.conn))
+
+    async def identity(self) -> str:
+        return self._read(lambda: store_identity(self._reader.secret))
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))

@@ -47,7 +47,7 @@ class SQLiteVerification:
             return self.read(key, progress)
 
     def read(self, key: Key | None, progress: Progress | None) -> Report:
-        """The same within the caller's transaction."""
+        """Verify within the caller's transaction."""
         if key is None:
             findings = tuple(self._guard(self._everything(progress), "file"))
         else:

@@ -58,7 +58,7 @@ class SQLiteWriteConnection:
         self.cursor = self.conn.cursor()
         self._transaction = Transaction(self.cursor, self.cache)
         self.cache.note_version(None)  # each connection counts for itself
-        # What is deleted is overwritten: an erased session must not linger in free pages.
+        # Deleted rows are overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
         self.reader = SQLiteReader(self.conn, self.codec)
         usual = self._waiting(self._database.busy_handler())
@@ -157,7 +157,7 @@ class Wal:
         conn.set_wal_hook(self._committed)
 
     def tend(self, *, idle: bool) -> None:
-        """After a batch: checkpoint if the log is long, lengthen it if its end is near."""
+        """Checkpoint after a batch if the log is long, and lengthen it if its end is near."""
         if self._truncate and idle:
             self.truncate()
         if self._pages >= max(CHECKPOINT_PAGES, self._idle):

@@ -26,8 +26,6 @@ from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
 from limpet.store.coding.seal import Awaited, Unready
 from limpet.store.jobs import (
-    BATCH_BYTES_MAX,
-    BATCH_MAX,
     SNAPSHOTS_PER_BATCH,
     JobAnswer,
     JobQueue,
@@ -64,7 +62,7 @@ class SQLiteWriter(threading.Thread):
         PROCESS.fork_waits_for(self._hold)
         self._ready = False  # the connection is open
         self._under_way: tuple[SQLiteBatch, list[JobAnswer]] | None = None  # planned, on a loop
-        # What is remembered may be older than what is stored: two interrupts in a row on a loop.
+        # The cache may be older than the file: two interrupts in a row on a loop.
         self._unsettled = False
         self._taken: list[WriteJob] = []  # out of the queue, and perhaps not answered yet
 
@@ -175,18 +173,7 @@ class SQLiteWriter(threading.Thread):
         if first.run is not None:
             self._run_alone(first)
             return 1, None
-        self.jobs.gather()
-        batch, size, alone = [first], first.size, None
-        waiting = self.jobs.waiting()
-        while waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
-            job = waiting.popleft()
-            self._taken.append(job)
-            if job.run is not None:
-                alone = job
-                break
-            batch.append(job)
-            size += job.size
-        self._pace.crowd = len(batch)
+        batch, alone = self.jobs.batch(first, self._taken)
         self._check_connection()  # an interrupt on a loop may have left a transaction open
         self._run_batch([job for job in batch if job.claim()])
         return len(batch), alone
@@ -381,8 +368,9 @@ class SQLiteSnapshots:
                 self._due[key] = live
 
     def note_all(self) -> None:
-        """Before a clean end: every session in memory that the next process would load slowly. If
-        each of many short processes wrote a large state again, the file would be full of it."""
+        """Note, before a clean end, every session in memory that the next process would load
+        slowly. If each of many short processes wrote a large state again, the file would be full
+        of it."""
         for key, live in self._writes.cache.sessions():
             if live.delta_bytes >= max(CLOSE_SNAPSHOT_BYTES_MIN, live.snapshot_bytes // 2):
                 self._due[key] = live

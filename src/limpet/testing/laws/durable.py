@@ -31,6 +31,11 @@ class DurableLaws:
         assert await log(again, A) == events
         assert (await again.verify(None)).findings == ()
 
+    async def test_a_store_stays_itself_after_reopening(self, store: Store, reopen: Reopen) -> None:
+        """Moves that were under way to it find the same identity."""
+        identity = await store.identity()
+        assert await (await reopen()).identity() == identity
+
     async def test_writing_goes_on_where_it_ended(self, store: Store, reopen: Reopen) -> None:
         """Seqs, scope versions and conditions continue after reopening."""
         await create(store, A, {"app:n": 1})

@@ -242,7 +242,7 @@ class ForkLaws:
                 await log(store, gone)
 
     async def test_when_the_last_fork_goes_so_does_what_it_stood_on(self, store: Store) -> None:
-        """Nothing of ended sessions is left to be found fault with."""
+        """Verification finds nothing left of ended sessions."""
         await lineage(store)
         for of in (A, B, C):
             await store.delete(of)

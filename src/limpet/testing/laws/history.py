@@ -175,7 +175,7 @@ class HistoryLaws:
 
 
 async def moved(store: Store, upto: int) -> int:
-    """How many events of A compaction moves up to a seq."""
+    """The number of A's events that compaction moves, up to a seq."""
     assert isinstance(store, Compacts)
     total = 0
     while step := (await store.compact(A, upto=upto)).events:
@@ -185,8 +185,7 @@ async def moved(store: Store, upto: int) -> int:
 
 async def _reads_like(store: Store, events: tuple[Event, ...]) -> None:
     """In pages of either direction, by type, by id, in a tail, and with what the chain needs."""
-    how = {"reverse": False, "types": None}
-    page = await store.read(A, after=1, limit=7, **how)  # type: ignore[arg-type]  # as named
+    page = await store.read(A, after=1, limit=7, reverse=False, types=None)
     assert page == events[1:8]
     back = await store.read(A, after=0, limit=1_000, reverse=True, types=None)
     assert back == events[::-1]
@@ -202,9 +201,9 @@ async def _reads_like(store: Store, events: tuple[Event, ...]) -> None:
     seqs = [event.seq for event in named]
     assert seqs == sorted(set(seqs), reverse=True)
     assert isinstance(store, Records)
-    found: list[Event] = []
-    while page := tuple([r.event for r in await store.records(A, after=len(found), limit=50)]):
-        found += page
-    assert [(e.seq, e.link, e.processed) for e in found] == [
+    paged: list[Event] = []
+    while page := tuple([r.event for r in await store.records(A, after=len(paged), limit=50)]):
+        paged += page
+    assert [(e.seq, e.link, e.processed) for e in paged] == [
         (e.seq, e.link, e.processed) for e in events
     ]

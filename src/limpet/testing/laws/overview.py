@@ -57,8 +57,8 @@ async def inbox(
             return met
 
 
-def seen(found: list[AskedBy]) -> list[tuple[str, int]]:
-    return [(asked.key.id, asked.request.seq) for asked in found]
+def seen(asked_by: list[AskedBy]) -> list[tuple[str, int]]:
+    return [(asked.key.id, asked.request.seq) for asked in asked_by]
 
 
 class OverviewLaws:

@@ -33,7 +33,7 @@ _COUNTED: Final = ("input", "output", "cache_read")
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The limits of a session: cost in your currency, tokens, or both. None: no limit."""
+    """The limits of a session: cost in your currency, tokens, or both. None means unlimited."""
 
     cost: float | None = None
     tokens: int | None = None
@@ -46,7 +46,7 @@ class Share(msgspec.Struct, frozen=True):
     of: float
 
 
-# What a child gets of each limit of its parent, where the call that delegates does not say.
+# A child's default part of each limit of its parent.
 SHARE: Final = Share(0.25)
 
 
@@ -68,6 +68,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
+        """The tokens of input and output together."""
         return self.input + self.output
 
 
@@ -171,7 +172,8 @@ def returned(child: Key, uid: str, facts: Facts) -> Fact | None:
 
 
 def given_back(facts: Facts) -> Fact | None:
-    """In the child's own log: its parent has back what was left. None if it had no limit."""
+    """Return the fact, for the child's own log, that its parent has back what was left. None if
+    it had no limit."""
     if not has_limit(facts):
         return None
     return Fact(type=RETURNED, data={"own": True, **used_up(facts)._asdict()})
@@ -220,7 +222,7 @@ def empty_limits(facts: Facts) -> dict[str, int]:
 
 
 def view(facts: Facts) -> BudgetView | None:
-    """None if the session has no limit: then nothing is refused."""
+    """Return the budget; None if the session has no limit: then nothing is refused."""
     limits = _limits(facts)
     if not limits:
         return None
@@ -385,7 +387,7 @@ def _part(facts: Facts, name: str) -> Any:
 
 
 def _limits(facts: Facts) -> dict[str, int]:
-    """By name, in millionths and tokens; without those that it does not have."""
+    """Return the limits by name, in millionths and tokens; without those that it does not have."""
     budget = facts.get("budget", EMPTY)
     return {name: budget[name] for name in LIMITS if name in budget}
 

@@ -30,7 +30,7 @@ def named(child: Key, uid: str) -> dict[str, Any]:
 
 
 def kin(data: Mapping[str, Any]) -> FrozenDict:
-    """Which session it is, beside its id."""
+    """Return the fields that name a session beside its id."""
     return FrozenDict({name: data.get(name) for name in ("app", "user", "uid")})
 
 
@@ -120,7 +120,8 @@ def is_open(facts: Facts, id: str) -> bool:
 
 
 def delegation(facts: Facts) -> FrozenDict | None:
-    """For whom the session works: app, user and id of its parent, and how far down it is."""
+    """Return the parent that the session works for, its app, user and id, and how far down it
+    is."""
     fields: FrozenDict | None = facts.get("delegation")
     return fields
 
@@ -138,7 +139,7 @@ def parent_in(facts: Facts) -> Key | None:
 
 
 def depth(facts: Facts) -> int:
-    """How many sessions are above it."""
+    """Return how many sessions are above it."""
     return int(facts.get("delegation", EMPTY).get("depth", 0))
 
 

@@ -40,7 +40,8 @@ def compensating(id: str, of: str, name: str, key: str, tries: int) -> Fact:
 def compensated(
     id: str, of: str, name: str, key: str, result: Any, note: str | None = None
 ) -> Fact:
-    """It was undone. `note` says why its result is not recorded, if it is not."""
+    """Return the fact that an effect was undone. `note` says why its result is not recorded, if
+    it is not."""
     data = {"of": of, "name": name, "key": key, "result": result}
     if note is not None:
         data["note"] = note
@@ -48,19 +49,19 @@ def compensated(
 
 
 def not_compensated(id: str, of: str, name: str, key: str, error: str) -> Fact:
-    """It was not undone."""
+    """Return the fact that an effect was not undone."""
     data = {"of": of, "name": name, "key": key, "error": error}
     return Fact(type=NOT_COMPENSATED, data=data, id=id)
 
 
 def maybe_compensated(id: str, of: str, name: str, key: str, error: str) -> Fact:
-    """Nobody knows whether it was undone."""
+    """Return the fact that nobody knows whether the effect was undone."""
     data = {"of": of, "name": name, "key": key, "error": error}
     return Fact(type=MAYBE_COMPENSATED, data=data, id=id)
 
 
 def cascaded(ids: Iterable[str]) -> Fact:
-    """These children were terminated with their parent."""
+    """Return the fact that these children were terminated with their parent."""
     return Fact(type=CASCADED, data={"children": list(ids)})
 
 
@@ -132,7 +133,7 @@ def is_left(facts: Facts) -> bool:
 
 
 def due_us(facts: Facts) -> int | None:
-    """When a session that has ended is to be finished; None: there is nothing left."""
+    """Return when an ended session has work left to finish; None if it has none."""
     if not is_left(facts):
         return None
     ended_us: int = facts.get("durations", EMPTY).get("ended_us", 0)

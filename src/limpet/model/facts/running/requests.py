@@ -35,7 +35,7 @@ ANSWERS: Final = frozenset((CONFIRMATION, CUSTOM_RESULT, RESOLUTION))
 RequestKind: TypeAlias = Literal["approval", "question", "unknown_effect", "mismatch"]
 WaitingKind: TypeAlias = RequestKind | Literal["promotion"]  # which no session waits for
 StoredKind: TypeAlias = RequestKind | Literal["effect"]  # as unknown_effect was called before
-# How a person settles what only they can know.
+# A person settles with one of these what only they can know.
 Decision: TypeAlias = Literal["happened", "run_again", "give_up"]
 # The type of answer that each kind takes, and the verb that records it.
 ANSWERED_BY: Final[Mapping[RequestKind, tuple[str, str]]] = {
@@ -137,7 +137,7 @@ def is_open(facts: Facts, id: str) -> bool:
 
 
 def deadline_us(facts: Facts, ids: Iterable[str]) -> int | None:
-    """When the first of these is answered by default."""
+    """Return when the first of these is answered by default."""
     deadlines = [requests_in(facts).get(id, EMPTY).get("deadline_us") for id in ids]
     return min([at_us for at_us in deadlines if at_us is not None], default=None)
 

@@ -41,9 +41,9 @@ StopReason: TypeAlias = Literal[
     "terminated",
 ]
 SpanKind: TypeAlias = Literal["wake", "tool", "step", "model", "retrieval"]
-# What a wake is for: a turn of the harness; or only to record the end of what is over.
+# The purpose of a wake: a turn of the harness, or only to record the end of what is over.
 WakeName: TypeAlias = Literal["wake", "settle", "finish"]
-# Why a session was woken. died: the run before ended with its worker; deadline: of a request;
+# The reason of a wake. died: the run before ended with its worker; deadline: of a request;
 # ended: it is over, and something is left to do; asked: lp.wake, and nothing else made it due.
 Why: TypeAlias = Literal[
     "input",
@@ -62,7 +62,7 @@ SpanResult: TypeAlias = Literal["success", "error", "blocked"]
 
 
 class RunFailure(msgspec.Struct, frozen=True):
-    """Why a run failed: the code of the error, what it said, and which attempt it was."""
+    """The failure of a run: the code of the error, its message, and which attempt it was."""
 
     code: str
     message: str
@@ -70,7 +70,7 @@ class RunFailure(msgspec.Struct, frozen=True):
 
 
 _MESSAGE_CHARS_MAX: Final = 1_000
-# What a run no longer has when a wake begins, and when its turn is over.
+# Members that a run loses when a wake begins, and when its turn is over.
 _BEGUN: Final[Changes] = dict.fromkeys(
     ("paused", "deadline_us", "retry_us", "requeued", "needs", "redirect")
 )
@@ -181,7 +181,8 @@ def span_completed(
     error: str | None = None,
     took_us: int | None = None,
 ) -> Fact:
-    """It ended. `took_us` is for what is recorded in one commit, beginning and end."""
+    """Return the end of a span. `took_us` is for what is recorded in one commit, beginning and
+    end."""
     data: dict[str, Any] = {"span_id": span_id, "parent_span_id": parent, "kind": kind}
     data |= {"name": name, "result": result}
     if error is not None:
@@ -269,7 +270,7 @@ def turn_in(facts: Facts) -> FrozenDict | None:
 
 
 def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> RunFailure | None:
-    """Why the last run of the turn under way failed; None if none did."""
+    """Return why the last run of the turn under way failed; None if none did."""
     error = run_in(facts).get("error")
     if error is None:
         return None
@@ -304,7 +305,7 @@ def is_interrupted(facts: Facts) -> bool:
 
 
 def redirect_in(facts: Facts) -> int | None:
-    """The seq of the interrupt that begins the next turn; None: no interrupt does."""
+    """The seq of the interrupt that begins the next turn; None if none does."""
     seq: int | None = run_in(facts).get("redirect")
     return seq
 
@@ -321,7 +322,7 @@ def is_retried(facts: Facts) -> bool:
 
 
 def next_us(facts: Facts, due_us: int | None) -> int | None:
-    """When a session may run that would be due at `due_us` by its inputs and timers."""
+    """Return when a session may run that would be due at `due_us` by its inputs and timers."""
     run = facts.get("run")
     if run is None:
         return due_us
@@ -499,8 +500,8 @@ def node_recorded(id: str, name: str, occurrence: int, result: Any, *, graph: st
 
 
 class EffectOf(msgspec.Struct, frozen=True):
-    """Which effect of a turn an event is about. `call` is the id of the model's call that it was
-    for."""
+    """The effect of a turn that an event is about. `call` is the id of the model's call that it
+    was for."""
 
     name: str
     occurrence: int
@@ -528,17 +529,17 @@ def effect_intended(
 
 
 def effect_succeeded(id: str, of: EffectOf, result: Any) -> Fact:
-    """It was performed, with this result."""
+    """Return the fact that the effect was performed, with this result."""
     return _effect(SUCCEEDED, id, of, {"result": result})
 
 
 def effect_failed(id: str, of: EffectOf, error: str) -> Fact:
-    """It was not performed."""
+    """Return the fact that the effect was not performed."""
     return _effect(FAILED, id, of, {"error": error})
 
 
 def effect_unknown(id: str, of: EffectOf, error: str) -> Fact:
-    """Nobody knows whether it was performed."""
+    """Return the fact that nobody knows whether the effect was performed."""
     return _effect(UNKNOWN, id, of, {"error": error})
 
 

@@ -85,7 +85,8 @@ def attached(
     permissions: str | None = None,
     limits: Mapping[str, str] | None = None,
 ) -> Fact:
-    """From now on it has these, each as `name@version`; what is None stays as it was.
+    """Return the fact that it has these from now on, each as `name@version`; what is None stays as
+    it was.
 
     `limits` are permissions by tool that a child has from its parent.
     """
@@ -160,7 +161,7 @@ def tools_bound(
     substituted: Mapping[str, str] = EMPTY,
     actor: str | None = None,
 ) -> Fact:
-    """These tools are bound from now on, and no others. Raises InvalidEvent.
+    """Return the fact that these tools are bound from now on, and no others. Raises InvalidEvent.
 
     `degraded` are those that were wanted and left out, as they would have been bound: they are
     bound when they are there again.

@@ -43,7 +43,7 @@ def child_done(child: Key, uid: str, facts: Facts, end: Mapping[str, Any]) -> Fa
 
 
 def spawned_in(facts: Facts) -> int:
-    """How many spawned children have not ended."""
+    """Return how many spawned children have not ended."""
     return int(facts.get("spawned", 0))
 
 
@@ -54,7 +54,7 @@ def is_spawned(facts: Facts) -> bool:
 
 
 def children_open(facts: Facts) -> int:
-    """How many children have not ended, delegated and spawned ones."""
+    """Return how many children have not ended, delegated and spawned ones."""
     return len(children.children_in(facts)) + spawned_in(facts)
 
 

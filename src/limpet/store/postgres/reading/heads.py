@@ -187,7 +187,7 @@ def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list
 
 
 def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list[str], list[str]]:
-    """In the order of keys; those deleted under one key in the order of their rows."""
+    """Return heads in the order of keys; those deleted under one key in the order of their rows."""
     owner = [value for value in (query.app, query.user) if value is not None]
     columns = ["s.app", "s.owner", "s.id"]
     rest = columns[len(owner) :]
@@ -209,8 +209,8 @@ def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, lis
 def _by_phase(
     query: Query, cursor: str | None, args: list[Any], most: int
 ) -> tuple[str, list[str], list[str]]:
-    """In the order of rows, which is that of the index of phases in each app. The apps are few, and
-    each is one step along the index; of each, one page."""
+    """Return heads in the order of rows, which is that of the index of phases in each app. The
+    apps are few, and each is one step along the index; of each, one page."""
     where = [f"s.standing = {_bind(args, query.phase)}"]
     if cursor is not None:
         row = _bind(args, cursors.read(cursor, query)[1])
@@ -335,6 +335,6 @@ async def waiting(
 
 
 async def tally(conn: Connection, app: str | None, limit: int) -> tuple[Tally, ...]:
-    """How many sessions there are of each kind."""
+    """Return how many sessions there are of each kind."""
     between = ("", _LAST_APP) if app is None else (app, app)
     return tuple([Tally(*row) for row in await conn.fetch(SQL["tally"], limit, *between)])

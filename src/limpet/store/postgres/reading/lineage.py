@@ -207,7 +207,7 @@ async def base(reader: PostgresReader, conn: Connection, key: Key) -> Base | Non
 
 
 async def base_of(reader: PostgresReader, conn: Connection, row: Any) -> Base:
-    """The same of a row that has a floor. Raises Damaged."""
+    """Return the base of a row that has a floor. Raises Damaged."""
     head, floor = _outline(row), row["floor"]
     first = await conn.fetchrow(SQL["events_between"], row["sid"], floor, floor + 1)
     of = (row["sid"], head.uid)
@@ -294,7 +294,7 @@ async def _cold_at(reader: PostgresReader, conn: Connection, sid: int, seq: int)
 
 
 def _outline(row: Any) -> Head:
-    """As much of a head as its log begins with."""
+    """Return as much of a head as its log begins with."""
     created_us = row["created_us"]
     times = (created_us, created_us, created_us)
     return Head(rows.key_from(row), row["uid"], row["version"], b"", *times, floor=row["floor"])

@@ -100,7 +100,7 @@ class PostgresReader:
         below: int = LAST,
         tried: int = 0,
     ) -> list[StoredSession | None]:
-        """The same for many, in one round trip; None where there is no session.
+        """Load many sessions in one round trip; None for a missing one.
 
         A snapshot that cannot be read only costs time: the one before it is taken, in one round
         trip more; after some of them none, so that bad ones do not cost more than the log.
@@ -176,7 +176,7 @@ class PostgresReader:
     def _check_chain(
         self, head: Head, recent: list[Any], sized: list[tuple[Event, int]], start: Fold
     ) -> list[tuple[Event, int]]:
-        """The same events, each compared with the chain, and the last with the head."""
+        """Return the events, each compared with the chain, and the last with the head."""
         done: list[tuple[Event, int]] = []
         for row, (event, size) in zip(recent, sized, strict=True):
             previous, begins = row["previous"], event.seq == start.head.version + 1

@@ -84,13 +84,13 @@ class ClusterOptions(msgspec.Struct, frozen=True):
 
     @property
     def standbys(self) -> int:
-        """How many servers beside the primary have a commit before it is acknowledged."""
+        """The number of servers beside the primary that have a commit before it is acknowledged."""
         return self.write_quorum - 1
 
     @property
     def command_seconds(self) -> float:
-        """How long the driver waits for one command. It cancels what takes longer, which would end
-        a wait for the quorum: `Cluster.acknowledged` has left the connection by then."""
+        """The time that the driver waits for one command. It cancels what takes longer, which
+        would end a wait for the quorum: `Cluster.acknowledged` has left the connection by then."""
         return STATEMENT_SECONDS_MAX + 2 * self.quorum_seconds
 
     @property
@@ -182,7 +182,7 @@ def _seconds(place: str, given: Mapping[str, str]) -> float:
 
 
 def standbys_awaited(names: str) -> int:
-    """How many standbys a commit waits for, by a value of synchronous_standby_names."""
+    """Return how many standbys a commit waits for, by a value of synchronous_standby_names."""
     if not names.strip():
         return 0
     match = _NAMED.fullmatch(names)
@@ -210,8 +210,8 @@ class Cluster:
     Shared by everything in the process that connects to this URL, on any event loop.
     """
 
-    def __init__(self, url: str, found: ClusterOptions) -> None:
-        self.options, self._url, self.where = found, url, where(url)
+    def __init__(self, url: str, options: ClusterOptions) -> None:
+        self.options, self._url, self.where = options, url, where(url)
         self._primary: Member | None = None
         self.generation = 0  # raised when another server, or another timeline, is the primary
         self._looked_at = 0.0
@@ -319,14 +319,14 @@ class Cluster:
         """True if the other servers were not looked at for a while."""
         return time.monotonic() - self._looked_at > LOOK_SECONDS
 
-    def _take(self, found: Member) -> None:
-        before, self._primary = self._primary, found
-        if before is None or (before.place, before.timeline) != (found.place, found.timeline):
+    def _take(self, primary: Member) -> None:
+        before, self._primary = self._primary, primary
+        if before is None or (before.place, before.timeline) != (primary.place, primary.timeline):
             self.generation += 1
             self._waits_in_vain = False
             if before is not None:
                 text = "primary changed: store=%s host=%d timeline=%d"
-                POSTGRES.warning(text, self.where, found.place + 1, found.timeline)
+                POSTGRES.warning(text, self.where, primary.place + 1, primary.timeline)
 
     async def _ask(self, place: int) -> Member | None:
         try:

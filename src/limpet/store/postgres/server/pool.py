@@ -381,7 +381,7 @@ class Replicas:
         self.tokens = CausalTokens()
 
     async def run(self, query: Callable[[Connection], Awaitable[T]], after: Sequence[int]) -> T:
-        """Raises ReplicaBehind, NoReplica, and what the driver raises."""
+        """Run a read on a replica. Raises ReplicaBehind, NoReplica, and what the driver raises."""
         deadline = time.monotonic() + self._cluster.options.quorum_seconds
         while True:
             try:

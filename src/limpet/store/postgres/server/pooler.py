@@ -18,7 +18,7 @@ from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.cluster import cluster_of
 from limpet.store.postgres.server.settings import Connection, driver_url, is_pooled
 
-# What a pooler takes when a connection is made, and keeps for the client.
+# Settings that a pooler takes when a connection is made, and keeps for the client.
 _AT_START: Final = ("application_name", "client_encoding")
 _OF_BEGIN: Final = ("default_transaction_isolation",)  # each transaction says its own
 

@@ -141,7 +141,7 @@ async def _raise_epoch(conn: Connection) -> bool:
 
 
 def _log_migration(place: str, before: int, *, moved: bool) -> None:
-    """Only what was committed, and only once: other processes had nothing left to do."""
+    """Log a committed migration once: other processes had nothing left to do."""
     if before == 0:
         POSTGRES.info("store created: store=%s schema=%d", place, SCHEMA)
     elif before < SCHEMA:

@@ -22,14 +22,14 @@ STATEMENT_SECONDS_MAX: Final = 30.0
 TABLES_SECONDS_MAX: Final = 3_600  # for what reads whole tables: verification, the doctor
 LOCK_SECONDS_MAX: Final = 10.0
 LANE_LOCK_SECONDS_MAX: Final = 3.0  # others' commits wait behind a batch that waits
-# How long a call waits for a server that restarts, and the pause between its attempts.
+# The wait of a call for a server that restarts, and the pause between its attempts.
 LOST_SECONDS_MAX: Final = 30.0
 LOST_PAUSE_SECONDS: Final = 0.05
 
 ENCODING: Final = "UTF8"
 UTF8_DATABASE: Final = "CREATE DATABASE name TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'"
 
-# What a lane sends are look-ups by key. They are planned once, and never as a scan of a table: a
+# A lane sends look-ups by key. They are planned once, and never as a scan of a table: a
 # scan looks cheap while the table is small, and the plan would be kept when it is not.
 LOOKUP_PLANS: Final = {
     "plan_cache_mode": "force_generic_plan",
@@ -115,7 +115,7 @@ CLUSTER: Final = (
     "behind",
     "quorum_seconds",
 )
-# What the driver takes beside them, and settings of a session that a URL may have. The driver hands
+# Other options of the driver, and settings of a session that a URL may have. The driver hands
 # any other name to the server as a setting: a misspelt option of ours would be one.
 DRIVER: Final = frozenset(
     (

@@ -149,8 +149,8 @@ class PostgresBatch:
         return True
 
     def pack(self, planned_us: int, *, late: bool) -> None:
-        """Nothing more is added. Unless it may be `late`, what was planned long ago by the server's
-        clock is refused."""
+        """Close the batch: nothing more is added. Unless it may be `late`, what was planned long
+        ago by the server's clock is refused."""
         if self._jobs:
             self._sort_heads()
             self._names.make_room()
@@ -158,7 +158,7 @@ class PostgresBatch:
             self._call = (self._tables.send(values), *values)
 
     async def send(self, conn: Connection) -> CommitReply:
-        """One round trip; none if there is nothing to record.
+        """Make one round trip, or none if there is nothing to record.
 
         In a cluster the setting comes along by which the commit waits for a quorum.
         """
@@ -564,7 +564,7 @@ def _release(commit: Commit, after: Head) -> int | None:
 
 
 def _count_change(before: CachedScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
-    """By how many names, and by how many that never were, a write changes those of its owner."""
+    """Return by how many names, and by how many new ones, a write changes those of its owner."""
     was = before is not None and not before.value.deleted
     more, first = (not write.at.deleted) - was, int(before is None)
     return (more, first) if more or first else (None, None)

@@ -49,7 +49,7 @@ class ServerClock:
         return now_us
 
     def learn(self, asked_us: int, server_us: int) -> None:
-        """It was `server_us` on the server at some time since `asked_us` here.
+        """Learn that it was `server_us` on the server at some time since `asked_us` here.
 
         What is known gives way to a reply that says more than is left of it, and to one that
         contradicts it: the server's clock was set.
@@ -61,6 +61,6 @@ class ServerClock:
             self._offset_us, self._learnt_us = least, local_us
 
     def _aged_us(self, local_us: int) -> int:
-        """By how much the server's clock may have fallen behind since. Those that part by more than
-        a step are not left alone."""
+        """Return by how much the server's clock may have fallen behind since. Those that part by
+        more than a step are not left alone."""
         return min((local_us - self._learnt_us) // DRIFT, STEP_US)

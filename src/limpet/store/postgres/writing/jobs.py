@@ -55,8 +55,8 @@ class PostgresJob(msgspec.Struct, eq=False):
             self.simple = self.simple and not self.names
 
     def resend(self) -> None:
-        """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
-        their ids."""
+        """Look for a repeat of these drafts from now on, even of those whose ids we chose: an
+        answer was lost."""
         self.search_ids = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
@@ -72,7 +72,7 @@ class PostgresJob(msgspec.Struct, eq=False):
     # --- the answer ----------------------------------------------------------------------------
 
     async def known(self) -> None:
-        """For a caller that is cancelled while its job is on its way: wait for the outcome."""
+        """Wait for the outcome, for a caller that is cancelled while its job is on its way."""
         if not self.settled:
             self.outcome = asyncio.get_running_loop().create_future()
         while self.outcome is not None and not self.outcome.done():

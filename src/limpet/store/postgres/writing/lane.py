@@ -325,7 +325,7 @@ class Lane:
         now_us = self._clock.now_us()
         ready = self._plan(view, jobs, now_us)
         try:
-            # What took too long once is not refused for it again, or it would never be recorded.
+            # A job that took too long once is not refused again, or it would never be recorded.
             ready[0].pack(now_us, late=any([job.tries for job in jobs]))
         except LimpetError:
             raise
@@ -453,13 +453,13 @@ class Flight:
         self.ended: asyncio.Future[None] = loop.create_future()  # every job has its answer
 
     def leaves(self) -> Mapping[Key, CachedSession]:
-        """The sessions as they will be if all holds; none of them, as long as nobody can say."""
+        """The sessions as they will be if all holds; empty while that is unknown."""
         if self._batch is None or self.held.done():
             return {}
         return self._batch.leaves()
 
     async def holds(self) -> bool:
-        """For who planned on top of it: whether all jobs held, at once."""
+        """Wait for its jobs; True if all of them held, for those who planned on top of it."""
         self.followed = True
         return await self.held
 

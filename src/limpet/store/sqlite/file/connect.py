@@ -148,7 +148,7 @@ class Database:
         return _busy_handler(self.busy_seconds if seconds_max is None else seconds_max)
 
     def _refuse_inherited(self) -> None:
-        """Before SQLite is asked: its tables are the parent's."""
+        """Refuse a forked child before SQLite is asked: its tables are the parent's."""
         if _opened.get(self._inode(), (os.getpid(), 0))[0] != os.getpid():
             raise StoreForked
 

@@ -118,7 +118,7 @@ def _opened(conn: apsw.Connection, stack: ExitStack) -> apsw.Cursor:
 def _by_phase(
     conn: apsw.Connection, stack: ExitStack, query: Query, cursor: str | None, most: int
 ) -> Iterator[HeadRow]:
-    """In the order of rows, which is that of the index of phases in each app."""
+    """Return heads in the order of rows, which is that of the index of phases in each app."""
     row = None if cursor is None else cursors.read(cursor, query)[1]
     where = ["s.app = ?", "s.standing = ?"]
     if row is not None:
@@ -184,7 +184,7 @@ def _select(source: str, where: list[str], order: list[str], query: Query) -> st
 
 
 def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
-    """In the order of keys: living sessions, or those that were deleted."""
+    """Return heads in the order of keys: living sessions, or those that were deleted."""
     where, args = _owner_condition(query)
     columns = ["s.app", "s.user", "s.id", "s.sid"]
     rest = columns if query.app is None else columns[1 if query.user is None else 2 :]
@@ -365,7 +365,7 @@ def waiting(
 
 
 def tally(conn: apsw.Connection, app: str | None, now_us: int, limit: int) -> tuple[Tally, ...]:
-    """How many sessions there are of each kind."""
+    """Return how many sessions there are of each kind."""
     between = ("", _LAST_APP) if app is None else (app, app)
     counts: Any = conn.execute(SQL["tally"], (now_us, limit, *between)).fetchall()
     return tuple([Tally(row[0], row[1], row[2], bool(row[3]), row[4]) for row in counts])

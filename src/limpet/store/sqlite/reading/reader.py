@@ -159,12 +159,17 @@ class SQLiteReader:
     def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
         """The hash that is kept of an erased key: enough to recognise it. The secret is in the same
         file, so who has the file can test a guess; the key cannot be read off."""
+        return key_hash(self.secret, key)
+
+    @property
+    def secret(self) -> bytes:
+        """The secret that the file was made with."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
-        return key_hash(self._secret, key)
+        return self._secret
 
     def user_hash(self, app: str, user: str) -> bytes:
-        """The same of an erased user."""
+        """Return the hash that stands for an erased user."""
         return self.key_hash(("user", app, user))
 
     def holds(self, sid: int, head: Head) -> bool:

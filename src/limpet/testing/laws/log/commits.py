@@ -20,8 +20,10 @@ from limpet.errors import (
     SessionTyped,
     StoreFailed,
 )
-from limpet.model import Commit, FrozenDict, chain, ops
+from limpet.model import Commit, FrozenDict, chain, ops, unfit
 from limpet.model.facts.creation import created
+from limpet.model.limits import ID_CHARS_MAX
+from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Store
 from limpet.testing.commits import (
     add,
@@ -49,6 +51,14 @@ class UnreadableData(FrozenDict):
 
 
 class CommitLaws:
+    async def test_a_store_is_told_apart_from_others(self, store: Store) -> None:
+        """Its identity never changes, fits into an event, and is no other store's."""
+        identity = await store.identity()
+        await create(store, A)
+        assert await store.identity() == identity
+        assert not unfit(identity, ID_CHARS_MAX)
+        assert identity != await MemoryStore().identity()
+
     async def test_a_commit_that_cannot_be_planned_fails_alone(self, store: Store) -> None:
         """Every failure becomes one of our errors, and no other commit of the same batch fails
         with it."""

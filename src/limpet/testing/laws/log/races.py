@@ -20,11 +20,11 @@ class RaceLaws:
         answers = await asyncio.gather(
             *(add(store, A, *(draft(inc={"n": 1}) for _ in range(1 + n % 3))) for n in range(40))
         )
-        told = {event.seq: event for answer in answers for event in answer.events}
+        acknowledged = {event.seq: event for answer in answers for event in answer.events}
         events = await log(store, A)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert tuple(told[event.seq] for event in events[1:]) == events[1:]
-        assert (await load(store, A)).fields == {"n": len(told)}
+        assert tuple(acknowledged[event.seq] for event in events[1:]) == events[1:]
+        assert (await load(store, A)).fields == {"n": len(acknowledged)}
 
     async def test_events_of_a_commit_stand_together(self, store: Store) -> None:
         """No other writer's event comes between the drafts of one commit."""

@@ -58,9 +58,9 @@ class ReuseLaws:
         assert [event.seq for event in await log(store, A)] == [1]
         assert await store.pending_inputs(A, limit=9) == ()
         assert await store.read_ids(A, ["mine"]) == ()
-        for label, found in (("old", ()), ("new", (second.head,))):
+        for label, heads in (("old", ()), ("new", (second.head,))):
             query = Query(app="shop", labels=FrozenDict({"plan": label}))
-            assert (await store.heads(query, cursor=None, limit=9)).items == found
+            assert (await store.heads(query, cursor=None, limit=9)).items == heads
         made = await add(store, A, draft(id="mine", inc={"n": 1}))
         assert (made.repeated, made.events[0].seq, made.fields["n"]) == (0, 2, 2)
         assert (await store.verify(None)).findings == ()

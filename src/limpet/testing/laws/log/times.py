@@ -116,7 +116,7 @@ class TimeLaws:
     async def test_a_session_that_was_erased_may_have_changed_a_name_since(
         self, store: Store, clock: FakeClock, ends: str
     ) -> None:
-        """When it last wrote is gone with it; of one that was deleted the tombstone says it."""
+        """An erased session takes the time of its last write with it; a tombstone keeps it."""
         await create(store, A)
         await create(store, B)
         await add(store, B, draft(set={"user:lang": "de"}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -49,12 +48,14 @@ async def _fill(store: Store) -> list[Head]:
     return [(await load(store, each)).head for each in keys]
 
 
-async def _pages(store: Store, query: Query, size: int = 5, **how: Any) -> list[Page[Head]]:
+async def _pages(
+    store: Store, query: Query, size: int = 5, *, states: bool = False
+) -> list[Page[Head]]:
     """Every page, as long as there is a cursor, even after an empty page."""
     pages: list[Page[Head]] = []
     cursor = None
     for _ in range(PAGES_MAX):
-        pages.append(await store.heads(query, cursor=cursor, limit=size, **how))
+        pages.append(await store.heads(query, cursor=cursor, limit=size, states=states))
         assert len(pages[-1].items) <= size
         cursor = pages[-1].cursor
         if cursor is None:

@@ -24,7 +24,7 @@ class LiveStore(Store, Live, Protocol):
     """A store with a live channel, as all of ours are."""
 
 
-def partial(of: Key = A, text: str = "x", **more: Any) -> Partial:
+def partial(of: Key = A, text: str = "x", uid: str = "uid", **more: Any) -> Partial:
     """A partial event with every member set."""
     names: dict[str, Any] = {
         "id": "final",
@@ -38,7 +38,7 @@ def partial(of: Key = A, text: str = "x", **more: Any) -> Partial:
         "wake_id": "w",
         "attempt": 2,
     }
-    return Partial(of, "uid", 7, Event(**{"seq": 0, "partial": True, **names, **more}))
+    return Partial(of, uid, 7, Event(**{"seq": 0, "partial": True, **names, **more}))
 
 
 @asynccontextmanager
@@ -74,8 +74,8 @@ class LiveLaws:
         self, store: LiveStore, elsewhere: LiveStore
     ) -> None:
         """Every member of each, as it was published."""
-        await create(store, A)
-        sent = [partial(text=str(n), id=f"id-{n % 3}") for n in range(300)]
+        uid = (await create(store, A)).head.uid
+        sent = [partial(text=str(n), id=f"id-{n % 3}", uid=uid) for n in range(300)]
         async with ends(store, elsewhere) as (here, there):
             await here.publish(sent[:1])
             await here.publish(sent[1:])

@@ -30,10 +30,10 @@ TYPES = (
 )
 
 
-async def _pages(store: Store, size: int, **how: object) -> list[Event]:
-    """Everything that paging forward returns."""
-    reverse = bool(how.get("reverse", False))
-    types: tuple[str, ...] | None = how.get("types")  # type: ignore[assignment]  # a test's own
+async def _pages(
+    store: Store, size: int, *, reverse: bool = False, types: tuple[str, ...] | None = None
+) -> list[Event]:
+    """Everything that paging in one direction returns."""
     met: list[Event] = []
     after = 0
     while page := await store.read(A, after=after, limit=size, reverse=reverse, types=types):
@@ -174,12 +174,12 @@ class ReadLaws:
         await create(store, A, {"value": value, "app:value": value})
         await add(store, A, draft(data=value))
         loaded = await load(store, A)
-        for found in (
+        for back in (
             loaded.fields["value"],
             loaded.scopes["app:value"].value,
             (await log(store, A))[1].data,
         ):
-            assert repr(found) == repr(value)
+            assert repr(back) == repr(value)
 
     async def test_large_states_load_as_they_were_written(self, store: Store) -> None:
         """A state of many large events, beyond every cache limit, is exact."""

@@ -19,6 +19,10 @@ A, B = key("a"), key("b")
 class SharedLaws:
     """For stores that several processes may open. `other` is another instance on the same store."""
 
+    async def test_both_are_the_same_store(self, store: Store, other: Store) -> None:
+        """Its identity is the store's, not that of who opened it."""
+        assert await store.identity() == await other.identity()
+
     async def test_each_sees_what_the_other_recorded(self, store: Store, other: Store) -> None:
         """Every later read, in any instance, returns an acknowledged commit."""
         await create(store, A, {"n": 1})

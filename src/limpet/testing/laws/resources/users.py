@@ -82,7 +82,7 @@ class UserLaws:
         assert (await store.verify(None)).findings == ()
 
     async def test_a_user_without_anything_has_a_certificate_too(self, store: Store) -> None:
-        """That there is nothing is also an answer."""
+        """Its certificate says that nothing was there."""
         done = await store.erase_user("shop", "nobody")
         assert (done.user.version, done.sessions, done.names) == (0, (), 0)
         assert (await store.erase_user("shop", "nobody")).user == done.user

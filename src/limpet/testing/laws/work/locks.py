@@ -44,8 +44,8 @@ class LockLaws:
         held = await claimed(store)
         async with refused(store, SessionLocked) as info:
             await store.acquire(A, "you", 60)
-        told: Any = info.value
-        assert (told.key, told.worker, told.until) == (A, "w", held.until)
+        error: Any = info.value
+        assert (error.key, error.worker, error.until) == (A, "w", held.until)
         await age(60)
         assert (await store.acquire(A, "you", 60)).fence == held.fence + 1
 
