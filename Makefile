@@ -60,11 +60,12 @@ adapters: $(READY) ## Install the agent frameworks and test the adapters with th
 	$(BIN)/python -m tests.support.venvs || [ -n "$(ANY)" ]
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/adapters
 
-check: $(READY) ## Lint, formatting, types, layers; prints the shape of the package
+check: $(READY) ## Lint, formatting, types, layers, cycles, names; prints the shape of the package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q --numprocesses 0 tests/unit/test_cycles.py tests/unit/test_house.py tests/unit/test_docstrings.py
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	-@$(BIN)/python -m tools.shape
 

@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
     parser.add_argument("--json", metavar="FILE", help="JSON lines into FILE (-: stdout)")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="a picture of the ratios")
-    parser.add_argument("--postgres", action="store_true", help="P1 to P12, on a server of its own")
+    parser.add_argument("--postgres", action="store_true", help="P1 to P13, on a server of its own")
     parser.add_argument("--rounds", type=int, help="turns of every contestant")
     parser.add_argument("--dir", type=Path, help="where the databases are made; a real disk")
     parser.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.postgres import claims, follows, reads, turns, writes
+from bench.postgres import claims, failovers, follows, reads, turns, writes
 from bench.workloads import Workload, durable
 
 WORKLOADS: Final = {
@@ -20,4 +20,5 @@ WORKLOADS: Final = {
     "P10": Workload("P10 · a turn of three steps, beside DBOS", durable.postgres, peer=False),
     "P11": Workload("P11 · turns by two worker processes", turns.turns, peer=False),
     "P12": Workload("P12 · 64 callers at once, with a quorum", writes.quorum, peer=False),
+    "P13": Workload("P13 · the primary is killed", failovers.failover, peer=False),
 }

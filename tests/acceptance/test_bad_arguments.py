@@ -474,6 +474,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "dead_letters limit": lambda lp, s, v: lp.work.dead_letters(app="a", limit=v),
             "wakes limit": lambda lp, s, v: s.runs.wakes(limit=v),
+            "wakes before": lambda lp, s, v: s.runs.wakes(before=v),
             "outcome_history limit": lambda lp, s, v: s.outcome.history(limit=v),
             "activations limit": lambda lp, s, v: s.runs.activations(limit=v),
         },

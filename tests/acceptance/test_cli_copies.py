@@ -95,6 +95,15 @@ def test_a_damaged_store_is_copied_and_told_of(here: Path) -> None:
     assert run(here, "verify", "sqlite:///1.db").returncode == 1
 
 
+def test_a_family_that_is_not_there_is_refused(here: Path) -> None:
+    """A misspelled name is not taken for a user whose sessions have all been copied."""
+    family = ("copy", "sound.db", "other.db", "--app", "support", "--check", "--family")
+    code, told = answer(here, *family, "adda")
+    assert (code, told["error"]["code"]) == (3, "session.not_found")
+    assert "of the user 'adda' of the app 'support'" in told["error"]["message"]
+    assert answer(here, *family, "ada")[0] == 0
+
+
 def test_a_copy_is_read_with_a_bar_of_its_own(here: Path) -> None:
     """On a terminal both steps are seen."""
     code, shown = run_terminal(here, "restore", "sound.db", "sqlite:///new.db")

@@ -88,6 +88,10 @@ def test_policies_are_tried_on_a_table_of_cases(here: Path) -> None:
     found = json.loads(told(here, "policy", "test", "rules.cedar", "cases.jsonl", "--json", code=1))
     assert [each["ok"] for each in found["cases"]] == [False, False, True]
     assert found["cases"][2]["policy"] == "role.viewer"
+    (here / "cases.json").write_text(json.dumps(lines, indent=2))
+    asked = ("policy", "test", "rules.cedar", "cases.json", "--json")
+    of_list = json.loads(told(here, *asked, code=1))
+    assert [each["ok"] for each in of_list["cases"]] == [False, False, True]
     alone = told(here, "policy", "test", "rules.cedar", "cases.csv", "--alone", code=1)
     assert "1 of 5 cases not as expected" in alone
 

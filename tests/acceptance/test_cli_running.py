@@ -299,8 +299,9 @@ def test_what_needs_a_person_is_shown_and_answered(here: Path) -> None:
     assert (code, told["event"]["data"]["allow"]) == (0, True)
     assert "waits for no answer" in run(here, "answer", "support.db", "5", *named["c0"]).stderr
     assert "lone surrogate" in run(here, "answer", "support.db", "\udcff", *named["c2"]).stderr
-    code, told = answer(here, "answer", "support.db", "4", *named["c2"])
+    code, told = answer(here, "answer", "support.db", "4", "--note", "by phone", *named["c2"])
     assert told["event"]["data"]["output"] == 4
+    assert told["event"]["data"]["note"] == "by phone"
     assert "is not a dead letter" in run(here, "requeue", "support.db", *named["c2"]).stderr
     assert run(here, "requeue", "support.db", *named["c1"]).returncode == 0
     assert run(here, "status", "support.db").stdout.startswith(

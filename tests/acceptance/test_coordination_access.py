@@ -62,6 +62,8 @@ async def test_a_spawned_child_is_entered_in_its_own_task() -> None:
             await lp.acting_as(ADA).get(child.key)
         with pytest.raises(AccessDenied):
             await lp.acting_as(BOB).spawn(lead.key, task="look")
+        kin = await (await lp.acting_as(ADA).get(lead.key)).runs.tree()
+        assert [(each.key, each.children) for each in kin.children] == [(child.key, ())]
         within = Principal("user:ada", role="owner", app="support", user="ada", task="kid")
         await (await lp.acting_as(within).get(child.key)).complete("done")
         assert (await lp.acting_as(ADA).wait_for_children(lead.key)).done == {child.key: "done"}

@@ -335,7 +335,7 @@ def test_an_analyst_reports_replays_and_exports(
     ran = python("-c", program, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     report = reader.types("limpet report desk.db --analytics analytics.db")
-    odd = r"Cost usd was 90 where 0.01 was expected, .* support/mallory/[\w-]+"
+    odd = r"Cost was 90 where 0.01 was expected, .* support/mallory/[\w-]+"
     assert re.search(odd, " ".join(report.split()))
     assert "Error rate of search is 1" in report
     assert not re.search(r"\de-\d\d\b", report)

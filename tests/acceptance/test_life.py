@@ -205,6 +205,15 @@ async def test_exit_criteria_must_all_hold(lp: limpet.Limpet) -> None:
     assert (await s.complete()).phase == "completed"
 
 
+async def test_criteria_of_an_iterator_hold_too(lp: limpet.Limpet) -> None:
+    """Checking them must not use them up."""
+    refusing = [lambda session: "never"]
+    lp.policies.lifecycle("support", exit_criteria=(each for each in refusing))  # type: ignore[arg-type]
+    s = await session_in(lp, "active")
+    with pytest.raises(limpet.errors.GuardFailed, match="never"):
+        await s.complete()
+
+
 async def test_hooks_run_before_and_after_the_commit(lp: limpet.Limpet) -> None:
     """A hook before sees the old phase, one after the new one and the record."""
     seen: list[Any] = []

@@ -110,6 +110,30 @@ async def test_relations_are_mirrored_and_revisits_queued(
     }
 
 
+async def test_every_kind_of_relation_is_mirrored_once(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Peers, successors, references and forks too, whichever end is written; what is known of
+    others stays."""
+    a, b = [await lp.create("support", "ada", id, actor=ADA) for id in ("a", "b")]
+    await a.relate(b, "peer", actor=ADA)
+    await b.relate(a, "successor", actor=ADA)
+    await a.relate(b, "reference", actor=ADA)
+    fork = await a.fork(id="f", actor=ADA)
+    await lp.maintenance.mirror(tmp_path, fork.key)
+    await lp.maintenance.mirror(tmp_path, b.key)
+    path = tmp_path / ".limpet-runtime" / "session-relations.json"
+    some = read(path)
+    await lp.maintenance.mirror(tmp_path)
+    assert read(path) == some
+    shown = [[*each.values()][:3] for each in some]
+    assert [(kind, one["id"], other["id"]) for kind, one, other in shown] == [
+        ("fork", "a", "f"),
+        ("peer", "a", "b"),
+        ("reference", "a", "b"),
+        ("successor", "b", "a"),
+    ]
+    assert {each["actor"] for each in some if "actor" in each} == {ADA}
+
+
 async def test_no_key_leads_out_of_the_directory(lp: limpet.Limpet, tmp_path: Path) -> None:
     """Names are escaped, and long ones cut; files are this user's alone, none is left half."""
     for id in ("..", ".", "a/b", "../../x", "ä" * 250, "ä" * 249 + "b"):

@@ -271,6 +271,21 @@ async def test_idle_is_never_early_and_late_by_a_sixteenth_at_most(
     assert (await timed.work.sweep()).suspended == 1
 
 
+async def test_an_input_behind_others_is_activity_as_the_first_is(
+    timed: limpet.Limpet, clock: FakeClock
+) -> None:
+    """It changes nothing of what is due but when the session counts as idle."""
+    s = await timed.create("support", "ada", timeouts=limpet.Timeouts(idle=HOUR), actor="user:ada")
+    for _ in range(3):
+        clock.advance(3 * HOUR / 4)
+        await s.append("user.message", {"text": "hello?"})
+        assert (await timed.maintenance.verify()).ok  # the indexed deadline is that of the head
+        assert (await timed.work.sweep()).suspended == 0
+    clock.advance(HOUR + HOUR / 8)
+    assert (await timed.work.sweep()).suspended == 1
+    assert (await s.refresh()).head.pending == 3
+
+
 async def test_heartbeats_and_labels_do_not_count_as_activity(
     timed: limpet.Limpet, clock: FakeClock
 ) -> None:

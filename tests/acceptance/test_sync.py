@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,3 +334,22 @@ def test_a_stream_may_be_dropped_in_the_middle_of_a_call() -> None:
         with loop._lock:
             stream.close()
         assert s.append("a.b").seq == 2
+
+
+def test_sessions_move_between_two_stores_that_have_loops_of_their_own(
+    lp: Any, tmp_path: Path
+) -> None:
+    """Prestaged, alone, back, and with a family."""
+    with limpet.open_sync(f"sqlite:///{tmp_path}/desk.db", node="desk") as desk:
+        s = lp.create("a", "u", "s", state={"n": 1}, actor="x")
+        s.blobs.put(b"picture", "image/png")
+        assert lp.prestage(s.key, desk).events > 0
+        moved = lp.move(s.key, desk)
+        assert (moved.success, moved.epoch, moved.bundle_bytes > 0) == (True, 1, True)
+        assert desk.get(s.key).state["n"] == 1
+        with pytest.raises(errors.SessionMoved):
+            s.append("a.b", actor="x")
+        assert desk.move(s.key, lp).success
+        lp.spawn(lp.get(s.key), task="look")
+        assert lp.move(s.key, desk).reason == "family"
+        assert (lp.drain(desk).sessions, lp.home(s.key)) == (2, limpet.Home("desk", 3))

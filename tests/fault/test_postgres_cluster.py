@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 import asyncpg
 import pytest
@@ -385,42 +387,124 @@ async def test_the_doctor_looks_at_every_server(servers: Cluster) -> None:
         assert found["cluster"].ok, found["cluster"]
         assert "3 of 3 servers answer" in found["cluster"].found
         assert found["quorum"].ok
-        lost = servers.standbys[0]
+        lost, other = servers.standbys
         servers.kill(lost)
         try:
             found = {check.name: check for check in (await lp.maintenance.doctor()).checks}
             assert found["cluster"].severity == "warning"
             assert "2 of 3 servers answer" in found["cluster"].found
+            servers.kill(other)
+            found = {check.name: check for check in (await lp.maintenance.doctor()).checks}
+            assert found["cluster"].severity == "problem"
+            assert "1 of 3 servers answer" in found["cluster"].found
+            assert "fewer than the quorum of 2" in found["cluster"].found
         finally:
             servers.follow(lost)
+            servers.follow(other)
 
 
 # --- failovers -----------------------------------------------------------------------------------
 
 
 async def test_failovers_lose_nothing_that_was_acknowledged() -> None:
-    """Under load: every acknowledged write is there once, each counter has counted it once and in
-    order, the feed goes on from its position, and so does what reads its own writes."""
+    """Two clients write to the same sessions: every acknowledged write is there once, writes and
+    reads of the primary are linearizable, each counter has counted, the feed goes on from its
+    position, and who reads from replicas sees its own writes."""
     with replicating() as servers:
-        url = servers.url("write_quorum=2&reads=any&quorum_seconds=20")
-        async with limpet.open(url) as lp:
-            load = Load(lp)
+        url = servers.url("write_quorum=2&quorum_seconds=20")
+        async with limpet.open(f"{url}&reads=any") as near, limpet.open(url) as far:
+            load = Load(near, far)
             await load.begin()
             for _ in range(tries(10, 100)):
                 await load.go_on()
                 old = await asyncio.to_thread(servers.fail_over)
-                promoted = time.monotonic()
                 before = len(load.acknowledged)
                 await until(lambda before=before: len(load.acknowledged) > before)
-                assert time.monotonic() - promoted < WAIT_SECONDS_MAX
                 await asyncio.to_thread(servers.join, old)
             await load.go_on()
             await load.end()
             await load.check()
-        await _old_primary(servers, load.acknowledged)
+        await _old_primary(servers)
 
 
-async def _old_primary(servers: Cluster, acknowledged: list[str]) -> None:
+async def test_workers_and_followers_go_on_over_a_failover() -> None:
+    """What was asked before and while the primary died is answered, each effect happens once, and a
+    follower has every event, in order, and partial ones again."""
+    paid: list[str] = []
+
+    def pay(order: str) -> None:
+        paid.append(order)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, order=turn.inputs[0].id)
+        await turn.say("done")
+
+    with replicating() as servers:
+        url = servers.url("write_quorum=2&quorum_seconds=20")
+        elsewhere = f"{url}&application_name=worker"
+        async with limpet.open(url) as lp, limpet.open(elsewhere) as other:
+            s = await lp.create("shop", "ada", "c1", actor="user:ada")
+            seen: list[limpet.Event] = []
+
+            async def follow() -> None:
+                async for event in lp.session(s.key).follow():
+                    seen.append(event)
+
+            def answers() -> int:
+                return sum([event.type == "agent.message" for event in seen if not event.partial])
+
+            tasks = [
+                asyncio.create_task(follow()),
+                asyncio.create_task(limpet.Worker(other, harness, app="shop").run()),
+            ]
+            for asked in ("before", "meanwhile", "after"):
+                dying = asked == "meanwhile"
+                killing = asyncio.to_thread(servers.fail_over) if dying else asyncio.sleep(0)
+                killed = asyncio.create_task(killing)
+                await s.append("user.message", {"text": asked}, id=asked)
+                await killed
+                await until(lambda asked=asked: answers() == len(paid) and asked in paid)
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while not any([event.partial for event in seen]):
+                assert time.monotonic() < deadline, "no partial event came"
+                await s.append("agent.message", {"text": "do"}, actor=ACTOR, partial=True)
+                await asyncio.sleep(0.01)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    assert paid == ["before", "meanwhile", "after"]
+    seqs = [event.seq for event in seen if not event.partial]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_a_primary_that_is_cut_off_acknowledges_nothing_and_is_left() -> None:
+    """It lives on beside the one that was promoted, and clients reach it. What waits there is
+    recorded once, on the new one; who only reads leaves it, too."""
+    with replicating() as servers, relayed(servers.primary.folder) as relay:
+        for each in servers.standbys:
+            each.stop()
+            servers.follow(each, relay.folder)
+        url = servers.url("write_quorum=2&quorum_seconds=0.3")
+        async with limpet.open(url) as writes, limpet.open(f"{url}&application_name=r") as reads:
+            s = await writes.create("cut", "ada", "off", state={"n": 0})
+            assert (await reads.get(s.key)).state["n"] == 0
+            relay.silence()
+            with pytest.raises(QuorumUnavailable):
+                await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id="one")
+            relay.cut()
+            await asyncio.to_thread(servers.promote)
+            assert (await acknowledged(s, "one")).seq == 2
+            async with administrator(servers.servers[0].url) as conn:
+                assert not await conn.fetchval("SELECT pg_is_in_recovery()"), "it lives on"
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while (await reads.get(s.key)).state["n"] == 0:
+                assert time.monotonic() < deadline, "it is still read"
+                await asyncio.sleep(0.01)
+            assert (await writes.get(s.key)).state["n"] == 1
+            assert await _ids(await reads.get(s.key)) == ["one"]
+
+
+async def _old_primary(servers: Cluster) -> None:
     """One that comes back as it was, on the old timeline, is not taken for the primary: neither by
     who knew the new one, nor by who opens the store now."""
     async with limpet.open(servers.url("write_quorum=2&quorum_seconds=20")) as lp:
@@ -452,41 +536,94 @@ async def _ids(s: limpet.Session) -> list[str]:
     return found
 
 
-class Load:
-    """Sessions that are written to one after another, each its own counter, and a reader of the
-    feed that goes on from its position."""
+class Operation(NamedTuple):
+    """A write, or a read, of one session: when its caller had it under way, and the event that it
+    recorded, or the newest that it saw."""
 
-    def __init__(self, lp: limpet.Limpet) -> None:
-        self._lp = lp
+    began: float
+    ended: float
+    seq: int
+    is_read: bool
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """Its place in the order of the log: a read stands behind the event that it saw."""
+        return self.seq, self.is_read
+
+
+def out_of_order(operations: Iterable[Operation]) -> tuple[Operation, Operation] | None:
+    """Two operations of which the first ended before the other began, and stands behind it in the
+    log. Without such a pair the history is linearizable: the log is an order that every caller
+    could have seen."""
+    ends = deque(sorted(operations, key=lambda each: each.ended))
+    last: Operation | None = None
+    for each in sorted(ends, key=lambda each: each.began):
+        while ends and ends[0].ended < each.began:
+            last = max([ends.popleft(), *([last] if last else [])], key=lambda one: one.place)
+        if last is not None and last.place > each.place:
+            return last, each
+    return None
+
+
+def test_a_history_that_is_not_linearizable_is_found() -> None:
+    """A read that misses what was acknowledged before it began, one that goes back, one that sees
+    what nobody had begun to write, and a write that is recorded before an older one."""
+    write, read = Operation(1, 2, 7, is_read=False), Operation(3, 4, 7, is_read=True)
+    good = [write, read, Operation(1.5, 9, 8, is_read=False), Operation(3.5, 5, 8, is_read=True)]
+    assert out_of_order(good) is None
+    stale, future = Operation(5, 6, 6, is_read=True), Operation(0, 0.5, 7, is_read=True)
+    late = Operation(5, 6, 5, is_read=False)
+    for wrong in (stale, future, late):
+        assert out_of_order([*good, wrong]) is not None
+    assert out_of_order([Operation(3, 4, 9, is_read=True), Operation(5, 6, 8, is_read=True)])
+
+
+class Load:
+    """Sessions that two clients write to at once, and read. One reads from the primary, the other
+    from any server. A reader of the feed goes on from its position."""
+
+    def __init__(self, near: limpet.Limpet, far: limpet.Limpet) -> None:
+        self._near, self._far = near, far
         self.acknowledged: list[str] = []
+        self._operations: dict[limpet.Key, list[Operation]] = {}
         self._seen: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = False
 
     async def begin(self) -> None:
         for number in range(3):
-            s = await self._lp.create("load", "ada", f"{number}", state={"n": 0})
-            self._tasks.append(asyncio.create_task(self._write(s)))
+            key = (await self._near.create("load", "ada", f"{number}", state={"n": 0})).key
+            self._operations[key] = []
+            for work in (self._write(self._near, key), self._write(self._far, key)):
+                self._tasks.append(asyncio.create_task(work))
+            self._tasks.append(asyncio.create_task(self._read(key)))
         self._tasks.append(asyncio.create_task(self._follow()))
 
-    async def _write(self, s: limpet.Session) -> None:
-        done = 0
+    async def _write(self, lp: limpet.Limpet, key: limpet.Key) -> None:
+        s, done = lp.session(key), 0
         while not self._stop:
-            id = f"{s.key.id}-{done}"
-            while True:
-                try:
-                    await s.append("agent.x", actor=ACTOR, inc={"n": 1}, id=id)
-                    break
-                except limpet.StoreError as error:
-                    if not error.retryable:
-                        raise
-            done += 1
+            id = f"{'near' if lp is self._near else 'far'}-{key.id}-{done}"
+            began = time.monotonic()
+            event = await acknowledged(s, id)
+            self._note(key, began, event.seq, is_read=False)
             self.acknowledged.append(id)
-            with suppress(ReplicaBehind):  # an own write is never missing, and never comes twice
-                assert (await self._lp.get(s.key, tail=0)).state["n"] == done
+            done += 1
+            with suppress(ReplicaBehind):  # an own write is never missing
+                assert (await lp.get(key, tail=0)).version >= event.seq
+
+    async def _read(self, key: limpet.Key) -> None:
+        while not self._stop:
+            began = time.monotonic()
+            with suppress(QuorumUnavailable):
+                self._note(key, began, (await self._far.get(key, tail=0)).version, is_read=True)
+            await asyncio.sleep(0.01)  # others share the cores
+
+    def _note(self, key: limpet.Key, began: float, seq: int, *, is_read: bool) -> None:
+        made = Operation(began, time.monotonic(), seq, is_read)
+        self._operations[key].append(made)
 
     async def _follow(self) -> None:
-        async for entry in self._lp.watch(app="load", after=None):
+        async for entry in self._near.watch(app="load", after=None):
             self._seen.append(entry.event.id)
 
     async def go_on(self) -> None:
@@ -509,10 +646,13 @@ class Load:
         await asyncio.gather(self._tasks[-1], return_exceptions=True)
         mine = [id for id in self._seen if id in set(self.acknowledged)]
         assert len(mine) == len(set(mine)) == len(self.acknowledged)
-        for number in range(3):
-            written = [id for id in self.acknowledged if id.startswith(f"{number}-")]
-            s = await self._lp.get("load", "ada", f"{number}")
-            assert await _ids(s) == written
-            assert s.state["n"] == len(written)
-            assert [id for id in mine if id in set(written)] == written
-        assert (await self._lp.maintenance.verify()).ok
+        for key, operations in self._operations.items():
+            s = await self._far.get(key)
+            ids = await _ids(s)
+            written = {id for id in self.acknowledged if id.split("-")[1] == key.id}
+            assert (len(ids), set(ids)) == (len(written), written)
+            assert s.state["n"] == len(ids)
+            assert [id for id in mine if id in written] == ids
+            assert out_of_order(operations) is None
+            assert sum([not each.is_read for each in operations]) == len(ids)
+        assert (await self._far.maintenance.verify()).ok

@@ -76,7 +76,12 @@ class Log:
 
     def answered(self) -> dict[int, int]:
         """By the seq of a request, that of the message outside of wakes that came next."""
-        said = [e for e in self.of("agent.message") if e.wake_id is None]
+        said = [
+            e
+            for e in self.of("agent.message")
+            if e.wake_id is None
+            and not (e.data.get("usage") and e.data.get("text") == "" and not e.data.get("content"))
+        ]
         found = {}
         for request in self.requests():
             after = [e.seq for e in said if e.seq > request.seq]
@@ -160,7 +165,9 @@ class Log:
         said = [
             e
             for e in self.of("agent.message")
-            if e.data.get("usage") and not ("call" in e.data and e.wake_id is not None)
+            if e.data.get("usage")
+            and not ("call" in e.data and e.wake_id is not None)
+            and not self.is_in_span(e)
         ]
         begun = {e.data.get("span_id") for e in self.spans("started", "model")}
         alone = [
@@ -169,6 +176,20 @@ class Log:
             if "took_us" in e.data and e.data.get("span_id") not in begun
         ]
         return len(self.spans("started", "model")) + len(said) + len(alone)
+
+    def is_in_span(self, said: Event) -> bool:
+        """True if a model runs: its span has begun and not ended, nor its wake or turn."""
+        over = {e.seq for e in [*self.wakes(), *self.overs()]}
+        for begun in self.spans("started", "model"):
+            ends = [
+                e.seq
+                for e in self.spans("completed", "model")
+                if e.data["span_id"] == begun.data["span_id"]
+            ]
+            after = [seq for seq in [*over, *ends] if seq > begun.seq]
+            if begun.seq < said.seq < min(after, default=said.seq + 1):
+                return True
+        return False
 
     def errors(self) -> int:
         tools = sum(1 for _, r, _ in self.results() if r.data.get("is_error") is True)

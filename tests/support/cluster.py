@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,26 @@ from pathlib import Path
 from tests.support.postgres import Server
 
 PROMOTE = "SELECT pg_promote(true, 30)"
+
+
+class Primary(Server):
+    """A server whose data are copied often: they are a third of what they come as, and segments of
+    its log, with which a copy begins, are as short as they can be."""
+
+    def _make(self) -> None:
+        arguments = ("-U", "limpet", "-A", "trust", "-E", "UTF8", "-N", "--wal-segsize=1")
+        self._run("initdb", "-D", self.data, *arguments)
+
+    def drop_templates(self) -> None:
+        """Drop the databases that nobody connects to. No standby is there to wait for."""
+        statements = (
+            "SET synchronous_commit = local",
+            "UPDATE pg_database SET datistemplate = false",
+            "DROP DATABASE template0",
+            "DROP DATABASE template1",
+        )
+        arguments = [part for each in statements for part in ("-c", each)]
+        self._run("psql", "-h", self.folder, "-U", "limpet", "-q", *arguments, "postgres")
 
 
 class Standby(Server):
@@ -26,13 +47,16 @@ class Cluster:
 
     def __init__(self, many: int = 3, *, awaited: int = 1, **settings: object) -> None:
         names = f"ANY {awaited} (*)" if awaited else ""
+        self.promoted = 0.0  # when a standby was promoted last and the others followed it
         self._settings = {"wal_level": "replica", "synchronous_standby_names": names}
         # A crash of the machine is not what these tests are about: servers are killed.
         self._settings |= {"fsync": "off", "hot_standby_feedback": "on", "wal_keep_size": "256MB"}
         self._settings |= {"max_connections": 60, "shared_buffers": "16MB", **settings}
-        self.primary = Server(**self._settings)
+        primary = Primary(**self._settings)
+        self.primary: Server = primary
         self.servers = [self.primary]
-        self.primary.start()
+        primary.start()
+        primary.drop_templates()
         for _ in range(many - 1):
             self.servers.append(Standby(**self._settings))
             self.join(self.servers[-1])
@@ -79,7 +103,8 @@ class Cluster:
         return old
 
     def promote(self) -> None:
-        """Promote the standby that has received the most; the others follow it."""
+        """Promote the standby that has received the most; the others follow it. The primary is left
+        as it is."""
         running = [each for each in self.standbys if each._process is not None]
         self.primary = max(running, key=self.received)
         self.sql(self.primary, PROMOTE)
@@ -87,6 +112,7 @@ class Cluster:
             if other is not self.primary:
                 other.stop()
                 self.follow(other)
+        self.promoted = time.perf_counter()
 
     def received(self, server: Server) -> int:
         """How far a standby has the log, on disk."""

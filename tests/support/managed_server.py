@@ -44,7 +44,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment(), stdout=log, stderr=log
             )
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120  # other work may keep the machine busy
         while time.monotonic() < until:
             try:
                 urllib.request.urlopen(f"{self.url}/v1/models", timeout=5)

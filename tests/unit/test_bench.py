@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import bench.__main__
 from bench import disk
 from bench.picture import picture
 from bench.table import Row
@@ -73,16 +74,14 @@ def test_a_slowed_disk_takes_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "slow"])
-def test_a_time_no_disk_takes_is_refused(given: str) -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "bench", "W1", f"--sync-ms={given}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert said.returncode == 2
-    assert "--sync-ms" in said.stderr
+def test_a_time_no_disk_takes_is_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "W1", f"--sync-ms={given}"])
+    with pytest.raises(SystemExit) as refused:
+        bench.__main__.main()
+    assert refused.value.code == 2
+    assert "--sync-ms" in capsys.readouterr().err
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

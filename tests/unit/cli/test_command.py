@@ -98,3 +98,36 @@ def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
     """A newcomer is one command away."""
     done = run(tmp_path, "log", "new.db", "support/ada/c1")
     assert (done.returncode, "limpet create" in done.stderr) == (4, True)
+
+
+def test_a_wrong_choice_is_refused_without_words_of_a_library(here: Path) -> None:
+    done = run(here, "tokens", "old-key")
+    assert done.returncode == 2
+    assert "'old-key' is not one of" in done.stderr
+    assert "Value error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--limit", "many"), "pass a whole number."),
+        (("--limit", "0"), "pass 1 or more."),
+        (("--limit", "9999"), "pass 1000 or less."),
+    ],
+)
+def test_a_wrong_number_is_refused_in_words_of_a_person(
+    here: Path, args: tuple[str, ...], words: str
+) -> None:
+    done = run(here, "log", "a.db", "support/ada/c1", *args)
+    assert done.returncode == 2
+    assert f"Invalid value for '--limit': {words}" in " ".join(done.stderr.split())
+
+
+def test_an_id_in_the_data_of_the_log_is_shown_whole_or_not_at_all(here: Path) -> None:
+    """Half of an id cannot be copied."""
+    ids = {f"k{n}": f"01a1f049-d91f-7000-b58f-{n:012}" for n in range(3)}
+    with limpet.open_sync(f"sqlite:///{here}/a.db") as lp:
+        lp.get("support", "ada", "c1").append("app.ids", ids, actor="user:ada")
+    done = run(here, "log", "a.db", "support/ada/c1", "--limit", "1")
+    assert f'"k0":"{ids["k0"]}"' in done.stdout
+    assert '"k1":"…' in done.stdout

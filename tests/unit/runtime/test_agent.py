@@ -10,6 +10,7 @@ import pytest
 
 import limpet
 from limpet import Agent, ModelRequest, Piece, Reply, ToolCall
+from limpet.runtime.tool import ApprovalNeeded, is_allowed
 from tests.support import shape_rules
 from tests.support.agents import Bank, World, a_world
 
@@ -68,6 +69,32 @@ async def test_a_model_calls_a_tool_and_reads_its_result(world: World) -> None:
     assert [tool.name for tool in first.tools] == ["weather"]
     assert first.messages[0] == {"role": "system", "content": "Be brief."}
     assert [m["role"] for m in second.messages] == ["system", "user", "assistant", "tool"]
+
+
+async def test_a_function_may_ask_for_approval_before_it_does_anything(world: World) -> None:
+    """It runs again once it is allowed, in another wake; denied, the model reads that."""
+    done: list[int] = []
+
+    @limpet.tool
+    def refund(order: int) -> str:
+        """Pay back."""
+        if not is_allowed():
+            raise ApprovalNeeded
+        done.append(order)
+        return "paid"
+
+    model = Script(use("refund", order=1), use("refund", "call_2", order=2), Reply("Done."))
+    await world.begin("Refund both.")
+    for allow in (True, False):
+        await world.work(Agent(model, [refund]))
+        (request,) = world.session.blocked_on
+        assert (request.kind, request.name) == ("approval", "refund")
+        await world.session.confirm(request.id, allow=allow, actor="user:ada")
+    (woken,) = await world.work(Agent(model, [refund]))
+    assert (woken.reason, done) == ("end_turn", [1])
+    results = events_of(await world.log(), "agent.tool_result")
+    assert [each.get("is_error", False) for each in results] == [False, True]
+    assert results[0]["output"] == "paid"
 
 
 async def test_pieces_reach_followers_and_the_whole_is_recorded_once(world: World) -> None:

@@ -270,3 +270,10 @@ def test_items_of_openai_agents_are_a_conversation() -> None:
         ("view.popped", {}),
     )
     assert shown(events) == [("user", "hi"), ("assistant", {}), ("tool", "ok")]
+
+
+def test_a_pop_may_name_what_it_takes_out_of_view() -> None:
+    """Those events and no others, whatever was said since."""
+    said = [("user.message", {"text": text}) for text in ("a", "secret", "b")]
+    assert shown(log(*said, ("view.popped", {"seqs": [2]}))) == [("user", "a"), ("user", "b")]
+    assert shown(log(*said, ("view.popped", {"seqs": []}))) == [("user", "a"), ("user", "secret")]

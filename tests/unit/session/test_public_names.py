@@ -55,7 +55,7 @@ MORE: dict[type[Any], str] = {
     Session: "receipt prove isolation",
     Limpet: "node drain acting_as each keys names learnings promote memory_of audit export_audit",
     StoreMaintenance: "on_metric",
-    StorePolicies: "gates_of switch_tool fresh_evidence switches",
+    StorePolicies: "gates_of switch_tool fresh_evidence longer_idle switches",
 }
 
 

@@ -13,7 +13,6 @@ import pytest
 from limpet.errors import StoreClosed, StoreError
 from limpet.store import jobs
 from limpet.store.protocol import Committed
-from limpet.store.sqlite import writer
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.inside import on_writer
@@ -33,7 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that holds two jobs and batches of two."""
     monkeypatch.setattr(jobs, "WAITING_MAX", 2)
-    monkeypatch.setattr(writer, "BATCH_MAX", 2)
+    monkeypatch.setattr(jobs, "BATCH_MAX", 2)
 
 
 def writers() -> set[threading.Thread]:
