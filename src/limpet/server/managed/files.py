@@ -68,7 +68,7 @@ async def listed(call: WireCall) -> Answer:
 
 @describe(response=FileForm)
 async def retrieve(call: WireCall) -> Answer:
-    return _form(await _find(call))
+    return _form(await find_file(call, call.path("id")))
 
 
 @describe(response=DeletedForm)
@@ -78,19 +78,25 @@ async def delete(call: WireCall) -> Answer:
 
 @describe(media_type="application/octet-stream")
 async def content(call: WireCall) -> Answer:
-    document = await _find(call)
-    key = call.of_user(FILES).key(document.name)
-    data = await get_blob(journal_of(call.lp), key, document.value["hash"])
+    document = await find_file(call, call.path("id"))
+    data = await content_of(call, document)
     # A page of the web must not run what somebody uploaded.
     headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
     return Response(data, headers=headers, media_type=document.value["mime_type"])
 
 
-async def _find(call: WireCall) -> Document:
-    document = await shelf.find(call.of_user(FILES), call.path("id"))
+async def find_file(call: WireCall, id: str) -> Document:
+    """A file of this user whose content is stored. Raises DocumentNotFound."""
+    document = await shelf.find(call.of_user(FILES), id)
     if document.value["hash"] is None:
         raise DocumentNotFound(FILES, document.name)
     return document
+
+
+async def content_of(call: WireCall, document: Document) -> bytes:
+    """The content of a file, as it was uploaded."""
+    key = call.of_user(FILES).key(document.name)
+    return await get_blob(journal_of(call.lp), key, document.value["hash"])
 
 
 def _form(document: Document) -> Json:
