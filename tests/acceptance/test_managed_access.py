@@ -199,6 +199,60 @@ async def test_what_is_archived_or_no_id_is_not_attached(door: Door) -> None:
     assert (await door("ada", "POST", f"{session}/events", {"events": [nameless]}))[0] == 400
 
 
+EUROS = {"type": "limit", "max_list_cost": {"amount": "1", "currency": "EUR"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/sessions", {"agent": {"type": "other", "id": "AGENT"}}, "agent_with_overrides"),
+        ("/v1/sessions", {"agent": "AGENT", "budget": EUROS}, "USD"),
+        ("SESSION", {"agent": {"model": "other"}}, "tools and mcp_servers"),
+        ("SESSION", {"budget": None}, "not removed"),
+        ("SESSION/resources", {"type": "github_repository", "url": ""}, "url"),
+        ("SESSION/events", {"events": [{"type": "user.tool_confirmation"}]}, "tool_use_id"),
+        ("SESSION/events", {"events": [{"type": "user.tool_result"}]}, "tool_use_id"),
+        ("/v1/environments/env_default", {"name": "mine"}, "always there"),
+        ("/v1/environments/env_default/archive", None, "always there"),
+        ("/v1/vaults", {"display_name": ""}, "display_name"),
+        ("/v1/memory_stores", {"name": "x" * 257}, "name"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_done_is_refused_with_a_reason(
+    door: Door, path: str, body: Any, said: str
+) -> None:
+    """400 that names the field, instead of an answer that passes it over."""
+    _, agent, _ = await door("admin", "POST", "/v1/agents", {"name": "a", "model": "m"})
+    made = {"agent": agent["id"], "budget": {"max_list_cost": {"amount": "1", "currency": "USD"}}}
+    _, session, _ = await door("ada", "POST", "/v1/sessions", made)
+    path = path.replace("SESSION", f"/v1/sessions/{session['id']}")
+    body = json.loads(json.dumps(body).replace("AGENT", agent["id"]))
+    who = "admin" if "environments" in path else "ada"
+    status, error, _ = await door(who, "POST", path, body)
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error"), error
+    assert said in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/vaults/vlt_x", "there is no vault 'vlt_x' here"),
+        ("/v1/vaults/vlt_x/credentials/vcrd_x", "there is no credential 'vcrd_x' here"),
+        ("/v1/files/file_x", "there is no file 'file_x' here"),
+        ("/v1/sessions/sesn_x", "there is no session 'sesn_x' here"),
+        ("/v1/environments/env_x", "there is no environment 'env_x' here"),
+    ],
+)
+async def test_what_is_missing_is_named_as_the_client_named_it(
+    door: Door, path: str, said: str
+) -> None:
+    """Without our names of collections, and verbs that the client does not have."""
+    status, error, headers = await door("ada", "GET", path)
+    assert (status, error["request_id"]) == (404, headers["request-id"])
+    assert error["error"]["message"].startswith(said)
+
+
 def showing(file: str) -> Any:
     source = {"type": "file", "file_id": file}
     return {"type": "user.message", "content": [{"type": "document", "source": source}]}

@@ -22,7 +22,6 @@ AGENTS: Final = "agents"
 ENVIRONMENTS: Final = "environments"
 DEFAULT_ENVIRONMENT: Final = "env_default"  # there without being created
 _ALLOW: Final = {"type": "always_allow"}
-_NAME_CHARS_MAX: Final = 256
 _SYSTEM_CHARS_MAX: Final = 100_000
 _START: Final = "1970-01-01T00:00:00Z"
 _ROSTER_MAX: Final = 20  # agents that a coordinator names
@@ -277,8 +276,7 @@ def checked_agent(value: Json) -> Json:
         value["model"] = model = {"id": model}
     if not isinstance(model, Mapping) or not isinstance(model.get("id"), str) or not model["id"]:
         raise InvalidInput("model is the id of a model, or an object with its id.")
-    if not value["name"] or len(value["name"]) > _NAME_CHARS_MAX:
-        raise InvalidInput(f"name is a text of 1 to {_NAME_CHARS_MAX} characters.")
+    shelf.check_name("name", value["name"])
     if len(value["system"] or "") > _SYSTEM_CHARS_MAX:
         raise InvalidInput(f"system has at most {_SYSTEM_CHARS_MAX:,} characters.")
     for tool in value["tools"]:
@@ -330,8 +328,7 @@ async def create_environment(call: WireCall) -> Answer:
 
 def _checked_environment(value: Json) -> Json:
     """Raise InvalidInput unless its name, configuration and metadata are as they should be."""
-    if not 0 < len(value["name"]) <= _NAME_CHARS_MAX:
-        raise InvalidInput(f"name is a text of 1 to {_NAME_CHARS_MAX} characters.")
+    shelf.check_name("name", value["name"])
     config = value["config"]
     if config is not None and config.get("type") not in ("cloud", "self_hosted"):
         raise InvalidInput("config of an environment has the type cloud or self_hosted.")
@@ -363,6 +360,7 @@ async def retrieve_environment(call: WireCall) -> Answer:
 @describe(response=EnvironmentForm)
 async def update_environment(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(EnvironmentUpdate))
+    _check_changeable(call)
     if given.get("name", "") is None:
         del given["name"]
 
@@ -376,12 +374,19 @@ async def update_environment(call: WireCall) -> Answer:
 
 @describe(response=DeletedForm)
 async def delete_environment(call: WireCall) -> Answer:
+    _check_changeable(call)
     return await shelf.remove(call.of_app(ENVIRONMENTS), call.path("id"), "environment_deleted")
 
 
 @describe(response=EnvironmentForm)
 async def archive_environment(call: WireCall) -> Answer:
+    _check_changeable(call)
     return environment_form(await shelf.archive(call, call.of_app(ENVIRONMENTS), call.path("id")))
+
+
+def _check_changeable(call: WireCall) -> None:
+    if call.path("id") == DEFAULT_ENVIRONMENT:
+        raise InvalidInput(f"{DEFAULT_ENVIRONMENT} is always there as it is. Create another one.")
 
 
 def environment_form(document: Document) -> Json:

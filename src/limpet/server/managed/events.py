@@ -171,7 +171,9 @@ class CheckedSend:
 
     async def _answer(self, event: Json, field: str) -> Draft:
         """An answer to the request of the event that the client names."""
-        request = await self._request(event.get(field))
+        if not isinstance(event.get(field), str):
+            raise InvalidInput(f"{field} of a {event['type']} is the id of the event that asks.")
+        request = await self._request(event[field])
         if event["type"] != CONFIRMATION:
             data: Json = {"request_id": request, "output": output_of(event.get("content"))}
             if event.get("is_error"):
@@ -190,13 +192,12 @@ class CheckedSend:
             data["note"] = str(event["deny_message"])
         return Draft(type=type, data=data)
 
-    async def _request(self, id: object) -> str:
+    async def _request(self, id: str) -> str:
         """The request that an event asked. Raises RequestNotFound."""
-        own = ids.from_wire(ids.EVENT, id) if isinstance(id, str) else ""
-        events = await self._session.read_ids([own]) if own else ()
+        events = await self._session.read_ids([ids.from_wire(ids.EVENT, id)])
         request = events[0].data.get("request_id") if events and events[0].data else None
         if not isinstance(request, str):
-            raise RequestNotFound(self._session.key, str(id)[:100])
+            raise RequestNotFound(self._session.key, id[:100])
         return request
 
     async def _check_answer(self, draft: Draft) -> None:

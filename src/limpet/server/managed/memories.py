@@ -123,6 +123,7 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(response=MemoryStoreForm)
 async def create_store(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(StoreCreate))
+    shelf.check_name("name", value["name"])
     shelf.check_metadata(value["metadata"])
     return _store(await shelf.create(call, call.of_user(STORES), "memstore_", value))
 
@@ -141,6 +142,8 @@ async def retrieve_store(call: WireCall) -> Answer:
 async def update_store(call: WireCall) -> Answer:
     body = msgspec.to_builtins(await call.body(StoreUpdate))
     given = {name: value for name, value in body.items() if value is not None}
+    if "name" in given:
+        shelf.check_name("name", given["name"])
 
     def changed(value: Json) -> Json:
         metadata = shelf.patched(value["metadata"], given.get("metadata"))

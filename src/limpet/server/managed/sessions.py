@@ -65,6 +65,7 @@ _SNAPSHOT: Final = (
     *("mcp_servers", "skills", "multiagent", "execution_identity"),
 )
 _OVERRIDES: Final = frozenset(("model", "system", "tools", "mcp_servers", "skills"))
+_CHANGEABLE: Final = frozenset(("tools", "mcp_servers"))  # of the agent, in a session
 _STATUSES: Final = frozenset(("rescheduling", "running", "idle", "terminated"))
 
 
@@ -153,6 +154,8 @@ async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
     """The agent as this session has it. Raises DocumentNotFound, InvalidInput."""
     given: Mapping[str, Any] = {"id": named} if isinstance(named, str) else named
     id, version = agent_named(given)
+    if given.get("type", "agent") not in ("agent", "agent_with_overrides"):
+        raise InvalidInput("agent has the type agent or agent_with_overrides.")
     agent = agent_form(await find_agent(call, id, version))
     if agent["archived_at"] is not None:
         raise InvalidInput(f"the agent {id} is archived. Create a session with another one.")
@@ -195,6 +198,8 @@ async def _vaults(call: WireCall, ids: Sequence[str]) -> list[str]:
 def _budget(given: Mapping[str, Any]) -> Budget:
     try:
         amount = given["max_list_cost"]
+        if isinstance(amount, Mapping) and amount.get("currency", "USD") != "USD":
+            raise ValueError
         return Budget(cost=float(amount["amount"] if isinstance(amount, Mapping) else amount))
     except (KeyError, TypeError, ValueError):
         form = '{"type": "limit", "max_list_cost": {"amount": "1.50", "currency": "USD"}}'
@@ -217,7 +222,7 @@ async def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
     this user. Raises DocumentNotFound, for that of another too, and InvalidInput."""
     needs = {"file": "file_id", "github_repository": "url", "memory_store": "memory_store_id"}
     kind = str(given.get("type"))
-    if kind not in needs or not isinstance(given.get(needs[kind]), str):
+    if kind not in needs or not isinstance(given.get(needs[kind]), str) or not given[needs[kind]]:
         known = ", ".join([f"{name} (with {field})" for name, field in needs.items()])
         raise InvalidInput(f"a resource is of the type {known}.")
     kept = {name: value for name, value in given.items() if name != "authorization_token"}
@@ -333,17 +338,21 @@ async def retrieve(call: WireCall) -> Answer:
 async def update(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(SessionUpdate))
     session = await load(call)
+    if given.get("budget", {}) is None and session.runs.budget is not None:
+        raise InvalidInput("the budget of a session can be raised, and not removed.")
     budget = given.pop("budget", None)
     agent = given.pop("agent", {})
     if agent:
         check_idle(session)
+    if agent.keys() - _CHANGEABLE:
+        raise InvalidInput("of the agent of a session, tools and mcp_servers can be changed.")
     await _vaults(call, given.get("vault_ids", ()))
 
     def changed(state: Mapping[str, Any]) -> Json:
         managed = managed_in(state, call.app)
         managed |= {**given, "metadata": shelf.patched(managed["metadata"], given.get("metadata"))}
-        if tools := {name: agent[name] for name in ("tools", "mcp_servers") if name in agent}:
-            managed["agent"] = _overridden({"metadata": {}, **managed["agent"]}, tools)
+        if agent:
+            managed["agent"] = _overridden({"metadata": {}, **managed["agent"]}, agent)
             managed["agent"] = {name: managed["agent"].get(name) for name in _SNAPSHOT}
         if budget is not None:
             managed["budget"] = budget

@@ -83,6 +83,7 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(response=VaultForm)
 async def create(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(VaultCreate))
+    shelf.check_name("display_name", value["display_name"])
     shelf.check_metadata(value["metadata"])
     return _vault(await shelf.create(call, call.of_user(VAULTS), "vlt_", value))
 
@@ -100,6 +101,8 @@ async def retrieve(call: WireCall) -> Answer:
 @describe(response=VaultForm)
 async def update(call: WireCall) -> Answer:
     given = _given(msgspec.to_builtins(await call.body(VaultUpdate)))
+    if "display_name" in given:
+        shelf.check_name("display_name", given["display_name"])
     changed = _patch(given)
     return _vault(await shelf.change(call.of_user(VAULTS), call.path("vault_id"), changed))
 
