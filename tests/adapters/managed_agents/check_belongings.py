@@ -29,6 +29,8 @@ def test_files(client: Any) -> None:
     listed = [each.id for each in client.beta.files.list(limit=1)]
     assert [each for each in listed if each in (made.id, more.id)] == [made.id, more.id]
     assert client.beta.files.download(more.id).read() == b""
+    for name in ('a "b".txt', "a\\b.txt", "ü 日本.txt"):
+        assert client.beta.files.upload(file=(name, b"x", "text/plain")).filename == name
     assert client.beta.files.delete(made.id).type == "file_deleted"
     with pytest.raises(anthropic.NotFoundError):
         client.beta.files.download(made.id)

@@ -469,9 +469,8 @@ def _tool_result(event: Event, data: Mapping[str, Any]) -> Json:
 
 
 def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
-    types = {"running": "session.status_running", "terminated": "session.status_terminated"}
-    types["rescheduling"] = "session.status_rescheduled"
-    type = types.get(str(data.get("to")))
+    types = {"running": "session.status_running", "rescheduling": "session.status_rescheduled"}
+    type = types.get(str(data.get("to")))  # the end of a session is an event of its own
     return None if type is None else {"type": type}
 
 

@@ -22,6 +22,7 @@ from limpet.session.limpet import journal_of
 FILES: Final = "wire_files"
 _NAME_CHARS_MAX: Final = 500
 _FIELD: Final = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_ESCAPED: Final = re.compile(rb'\\(["\\])')
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MEDIA: Final = re.compile(rb"content-type:\s*([^\r\n;]{1,200})", re.IGNORECASE)
 
@@ -116,7 +117,8 @@ def _file(body: bytes, content_type: str) -> tuple[str, str, bytes]:
         named = {m[1].lower(): m[2] for m in _FIELD.finditer(head)}
         if blank and named.get(b"name") == b"file":
             media = _MEDIA.search(head)
-            name = named.get(b"filename", b"file").decode("utf-8", "replace")
+            name = _ESCAPED.sub(rb"\1", named.get(b"filename", b"file")).decode("utf-8", "replace")
+            name = name.replace("%22", '"')  # as clients write a quotation mark in a name
             if not 0 < len(name) <= _NAME_CHARS_MAX:
                 raise InvalidInput(f"the name of a file has 1 to {_NAME_CHARS_MAX} characters.")
             shown = media[1].strip().decode("ascii", "replace") if media else ""
