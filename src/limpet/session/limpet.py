@@ -957,6 +957,7 @@ class Limpet:
             phase=phase,
             deleted=deleted,
         )
+        cursors.check(query)  # the words of the store: a server could not read what is wrong
         store, limit = self._journal.store, check_limit(limit)
         page = await store.heads(query, cursor=cursor, limit=limit, states=state)
         return page if deleted else _without_departed(page)
