@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import limpet
 from limpet import Limpet, errors
@@ -101,6 +102,24 @@ async def test_a_session_whose_target_is_lost_goes_on_where_it_left() -> None:
         assert (moved.success, moved.epoch) == (True, 3)
         assert (await c.get(KEY)).state["n"] == 2
         assert (await c.maintenance.verify()).findings == ()
+
+
+@pytest.mark.parametrize("wrong", [{"lost": "c"}, {"store": "s3"}, {"epoch": 3}, {"epoch": 1}])
+async def test_a_store_records_no_reclaim_of_another_departure(wrong: dict[str, Any]) -> None:
+    """Nor one in an epoch that does not follow; nor of a session that is here."""
+    async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
+        s = await _new(a)
+        journal, away = journal_of(a), {"to": "b", "store": await journal_of(b).store.identity()}
+        fact = reclaimed("a", away | {"epoch": 1}, "its disk is gone")
+        with pytest.raises(errors.InvalidEvent):
+            await journal.commit([Commit(KEY, (journal.prepare(fact, "user:root"),))])
+        await _depart(a, b)
+        assert fact.data is not None
+        forged = structs.replace(fact, data={**fact.data, **wrong})
+        with pytest.raises(errors.InvalidEvent):
+            await journal.commit([Commit(KEY, (journal.prepare(forged, "user:root"),))])
+        await journal.commit([Commit(KEY, (journal.prepare(fact, "user:root"),))])
+        await s.append("user.message", {"text": "on"}, actor=ADA)
 
 
 async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
@@ -202,25 +221,18 @@ async def test_a_lost_target_that_comes_back_is_found_and_refused(tmp_path: Path
             )
             assert "b has it from before" in check.found
             assert "limpet erase" in check.advice
-        before = [await _last(lp) for lp in (a, b)]
-        assert (await b.move(KEY, a)).reason == "exists"
-        assert (await a.move(KEY, b)).reason == "exists"
-        with pytest.raises(errors.SessionExists):
-            await b.prestage(KEY, a)
-        after = [await _last(lp) for lp in (a, b)]
-        assert [event.data.get("text") for event in before] == ["here", "there"]
-        assert "session.departed" not in [event.type for event in after]
+        for source, target in ((a, b), (b, a)):
+            moved = await source.move(KEY, target)
+            assert moved.reason == "exists"
+            with pytest.raises(errors.SessionExists):
+                await source.prestage(KEY, target)
+            events = await source.session(KEY).read(limit=50)
+            assert [e.type for e in events].count("session.departed") == 1, "it was not even begun"
         await b.export(KEY, tmp_path / "kept.limpet")
         await b.erase(KEY)
         for lp in (a, b):
             checks = _checks(await lp.maintenance.doctor())
             assert [check for check in checks if check.severity != "ok"] == []
-
-
-async def _last(lp: Limpet) -> limpet.Event:
-    """The newest event that is not about the checkpoint of a move."""
-    events = await lp.session(KEY).read(limit=10, reverse=True)
-    return next(event for event in events if not event.type.startswith("checkpoint."))
 
 
 async def test_a_copy_that_has_moved_on_is_found_where_it_is(tmp_path: Path) -> None:

@@ -267,7 +267,8 @@ class Arrivals(Adopter):
             detail = f"{self.node} has reclaimed {key} from {back[0]}, in epoch {back[1]}"
             raise ArrivalRefused("exists", f"{detail}: what comes is a copy from before")
         if head.uid != arrival.uid or (away is None and last_epoch(head.facts) != arrival.epoch):
-            raise ArrivalRefused("exists", f"{self.node} has another session under {key}")
+            which = f"{key} itself" if head.uid == arrival.uid else f"another session under {key}"
+            raise ArrivalRefused("exists", f"{self.node} has {which}")
         if away is None or away["epoch"] == arrival.epoch:
             return None  # it has arrived, or is about to
         if away["epoch"] > arrival.epoch:
