@@ -551,6 +551,11 @@ class Limpet:
         except SessionDeleted:
             await writer_of(session).refuse_elsewhere()
             raise
+        except SessionExists:
+            from limpet.session.move.routes import refuse_departed
+
+            await refuse_departed(services, session.key)  # which has its key as long as its rows
+            raise
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise type(error)(error.where, error.reason, "create") from error
         writer_of(session).known.begin(committed, (new.draft,))
