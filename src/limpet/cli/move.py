@@ -298,8 +298,8 @@ async def reclaim(
         )
     words = f"{key} is here again ({done.node}), in epoch {done.epoch}; {done.lost} is lost"
     more = [TextLine(f"and with it {each}.") for each in done.family if each != key]
-    form = {"session": key_form(key), **msgspec.to_builtins(done)}
-    form["family"] = [key_form(each) for each in done.family]
+    form = {"session": key_form(key), "node": done.node, "epoch": done.epoch, "lost": done.lost}
+    form |= {"family": [key_form(each) for each in done.family]}
     return CommandResult(form, [_done(words), *more])
 
 
