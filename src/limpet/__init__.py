@@ -179,6 +179,7 @@ if TYPE_CHECKING:
         Moved as Moved,
         Prestaged as Prestaged,
     )
+    from limpet.session.move.reclaim import Reclaimed as Reclaimed
     from limpet.session.move.routes import Home as Home
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
@@ -324,6 +325,7 @@ _HOMES = {
     "limpet.session.move.arrivals": "ArrivalPolicy",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.mover": "DrainReport Moved Prestaged",
+    "limpet.session.move.reclaim": "Reclaimed",
     "limpet.session.move.routes": "Home",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
