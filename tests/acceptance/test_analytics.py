@@ -19,8 +19,8 @@ from limpet.analytics import analytics, folding
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
 from limpet.analytics.report import hourly, html_page, sparkline
-from limpet.analytics.rollup import ALL, DAY, HOUR, MONTH, CellKey, CellTally, Horizons
-from limpet.analytics.tables import Table, Tallies, window_columns
+from limpet.analytics.rollup import ALL, DAY, HOUR, MONTH, CellKey, CellTally, Horizons, pack
+from limpet.analytics.tables import Cells, Table, Tallies, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
@@ -180,6 +180,37 @@ async def test_an_attempt_after_an_error_is_a_repair(
     assert seen.quality.repair_success_rate == 1
     assert seen.interaction.turns == 1
     assert seen.quality.error_rate == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"cost": 1e15}, {"cost": 1.1e6}, {"usage": {"input": 2**53 - 1, "output": 2**40}}],
+)
+async def test_absurd_numbers_are_not_counted(
+    lp: limpet.Limpet, an: limpet.Analytics, said: dict[str, Any]
+) -> None:
+    """Anybody may write them: a sum that no file can hold would stop the folding for good."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    for _ in range(3):
+        await s.append("agent.message", {"text": "hi", **said}, actor="agent:main")
+    await an.run(once=True)
+    of = await an.session(s.key)
+    assert (of.interaction.agent_messages, of.resource.cost_usd) == (3, 0)
+    (row,) = await _rows(an, "user")
+    assert (row["tokens_input"], row["tokens_output"], row["cost_usd"]) == (0, 0, 0)
+
+
+def test_absurd_times_count_as_long_as_a_sum_can_hold() -> None:
+    """Logs from elsewhere hold any times: a thousand sessions of eight thousand years add up."""
+    whole = CellTally.empty()
+    for number in range(1_000):
+        fold = _synthetic(0, f"s{number}")
+        ended = {"from": "active", "to": "completed", "event": "complete"}
+        at_us = 250_000_000_000 * 1_000_000
+        fold_event(fold, limpet.Event(4, "end", "session.completed", "a:b", at_us, ended))
+        whole.plus(folding.tallies_of(fold)[CellKey("support", "user", "ada", 0)])
+    (row,) = Cells(["ada"], (0,), (0,), (0,), (pack(whole),)).table("user").rows
+    assert (row["sessions"], row["mean_duration"]) == (1_000, 2**48 / 1e6)
 
 
 async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> None:

@@ -8,6 +8,7 @@ to second: when hours are rolled up into a day, the day keeps the highest of the
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -22,7 +23,7 @@ from limpet.analytics.histogram import (
     pack as pack_histogram,
     unpack as unpack_histogram,
 )
-from limpet.analytics.metrics import HOUR_US, SessionFold
+from limpet.analytics.metrics import HOUR_US, SessionFold, spent_us
 
 Dimension: TypeAlias = Literal["user", "task_type", "agent_version", "tool", "window"]
 Grain: TypeAlias = Literal["all", "hour", "day", "month"]
@@ -214,13 +215,13 @@ def _whole(fold: SessionFold) -> CellTally:
     histograms = tally.histograms
     histograms[_LATENCY] = fold.latencies
     if fold.ended_us:
-        took_us = fold.ended_us - fold.created_us
+        took_us = spent_us(fold.created_us, fold.ended_us)
         _set(tally, ended=1, duration_us=took_us)
         _set(tally, active_us=fold.active_us, suspended_us=fold.suspended_us)
         histograms[_DURATION] = {bin_of(took_us): 1}
         histograms[_COST] = {bin_of(fold.cost): 1}
     if fold.responded_us:
-        waited_us = fold.responded_us - fold.created_us
+        waited_us = spent_us(fold.created_us, fold.responded_us)
         _set(tally, responded=1, response_us=waited_us)
         histograms[_RESPONSE] = {bin_of(waited_us): 1}
     if fold.peak_state:
@@ -277,8 +278,7 @@ def hours_in(grain: int, start: int) -> int:
     if grain != MONTH:
         return 24 if grain == DAY else 1
     at = _at(start)
-    after = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
-    return hours_since(after) - start
+    return 24 * monthrange(at.year, at.month)[1]
 
 
 def hours_since(at: datetime) -> int:
