@@ -82,7 +82,7 @@ async def analytics(call: WireCall) -> Answer:
     await _check_every_user(call, app)
     if folded is None:
         raise RouteNotFound("GET /limpet/v1/analytics: start the server with --analytics FILE")
-    from limpet.analytics.report import COLUMNS, SERIES, TITLES, shown  # it loads numpy
+    from limpet.analytics import report as reports  # it loads numpy
 
     complete = not call.service.folds or await folded.catch_up(_FOLD_SECONDS)
     report = await folded.report(app)
@@ -99,22 +99,32 @@ async def analytics(call: WireCall) -> Answer:
                 "title": title,
                 "unit": unit,
                 "points": [
-                    {"name": name, "value": value, "shown": shown(column, value)}
+                    {"name": name, "value": value, "shown": reports.shown(column, value)}
                     for name, value in zip(names, report.windows.column(column), strict=True)
                 ],
             }
-            for column, title, unit in SERIES
+            for column, title, unit in reports.SERIES
         ],
         "tables": [
-            {
-                "title": TITLES[name],
-                "columns": [title for _, title in COLUMNS[name]],
-                "rows": [
-                    [shown(column, row[column]) for column, _ in COLUMNS[name]]
-                    for row in table.rows
-                ],
-            }
-            for name, table in report.groups.items()
+            *[
+                {
+                    "title": reports.TITLES[name],
+                    "columns": [title for _, title in reports.COLUMNS[name]],
+                    "rows": [
+                        [reports.shown(column, row[column]) for column, _ in reports.COLUMNS[name]]
+                        for row in table.rows
+                    ],
+                }
+                for name, table in report.groups.items()
+            ],
+            *[
+                {
+                    "title": f"Drift from {drift.a} to {drift.b} (●: more than chance)",
+                    "columns": reports.DRIFT_COLUMNS,
+                    "rows": reports.drift_rows(drift),
+                }
+                for drift in report.drift
+            ],
         ],
     }
 
