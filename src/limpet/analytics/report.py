@@ -70,6 +70,7 @@ TITLES: Final = {
     "tool": "Tools",
     "user": "Users",
 }
+DRIFT_COLUMNS: Final = ("metric", "before", "after", "difference", "95 %")
 # The plots: the column, its title, and the unit of its values.
 SERIES: Final = (
     ("turns", "turns", ""),
@@ -174,6 +175,21 @@ def shown(column: str, value: float | str | None) -> str:
     if column in _MONEY:
         return f"{value:,.2f}" if value >= 0.1 else f"{value:,.4f}"
     return f"{value:,}" if type(value) is int else f"{value:,.2f}"
+
+
+def drift_rows(comparison: Comparison) -> list[list[str]]:
+    """Return the rows of DRIFT_COLUMNS for what can be compared of two versions."""
+    return [
+        [
+            f"{each.metric} ●" if each.differs else each.metric,
+            f"{each.a:.3g}",
+            f"{each.b:.3g}",
+            f"{each.difference:+.3g}",
+            f"{each.low:+.3g} to {each.high:+.3g}",
+        ]
+        for each in comparison.metrics
+        if each.difference is not None and each.low is not None and each.high is not None
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -309,17 +325,12 @@ def _moment(window: str) -> str:
 
 
 def _drift(comparison: Comparison) -> str:
-    rows = []
-    for each in comparison.metrics:
-        if each.difference is None or each.low is None or each.high is None:
-            continue
-        mark = " ●" if each.differs else ""
-        rows.append(
-            f"<tr><td>{escape(each.metric)}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
-            f"<td>{each.difference:+.3g}</td><td>{each.low:+.3g} to {each.high:+.3g}</td></tr>"
-        )
+    rows = [
+        f"<tr>{''.join([f'<td>{escape(text)}</td>' for text in row])}</tr>"
+        for row in drift_rows(comparison)
+    ]
     title = f"{comparison.a} → {comparison.b}"
-    head = "<th>metric</th><th>before</th><th>after</th><th>difference</th><th>95 %</th>"
+    head = "".join([f"<th>{title}</th>" for title in DRIFT_COLUMNS])
     return (
         f"<p>{escape(title)} <span class=soft>● the interval leaves out zero</span></p>"
         f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"
