@@ -28,13 +28,13 @@ from limpet.errors import (
 )
 from limpet.model import (
     Commit,
-    Event,
     Fold,
     Head,
     Key,
     checksum,
     described,
     ops as op,
+    replay_any,
     scope_of,
     to_time,
 )
@@ -291,16 +291,21 @@ class SharedReader:
         """Yield the values as they were after each event beyond `version` that may have changed
         one of them, and the newest: who is slower than the writer misses none. Raises
         ShareNotFound if the share ends meanwhile."""
-        source, names, store = key_in(terms["source"]), set(terms["fields"]), self._journal.store
+        source, names, store = key_in(terms["source"]), terms["fields"], self._journal.store
+        fold: Fold | None = None
         while version + 1 < newest.source_version:
             page = await store.read(
                 source, after=version, limit=PAGE_MAX, reverse=False, types=None
             )
+            fold = fold or await store.fold_at(source, version)
             for event in page:
                 if event.seq >= newest.source_version:
                     break
-                if _may_change(event, names):
+                before = _guards(fold, names)
+                fold, whole = replay_any(fold, event)
+                if not whole:  # its body was removed: the store may have a snapshot beyond it
                     fold = await store.fold_at(source, event.seq)
+                if _guards(fold, names) != before:
                     await self._head(terms)
                     yield _live_context(terms, fold)
             if not page:  # it was deleted meanwhile
@@ -431,13 +436,6 @@ class SharedReader:
         events = self._journal.hub.follow(key, version, types, partials=False)
         async with aclosing(events):
             await anext(events)
-
-
-def _may_change(event: Event, names: set[str]) -> bool:
-    """True if an event may have set one of these fields: a rewind, a merge or a migration replaces
-    the state, whatever its operations say."""
-    replaces = event.type.startswith(("session.", "state."))
-    return replaces or any([each.path[0] in names for each in event.ops])
 
 
 def _live_context(terms: FrozenDict, of: Loaded | Fold) -> ImportedContext:
