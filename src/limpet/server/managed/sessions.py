@@ -22,6 +22,8 @@ from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
 from limpet.model.facts.running.budgets import Budget, granted
+from limpet.model.facts.running.runs import STATUSES
+from limpet.model.lease import status_at
 from limpet.server import ids
 from limpet.server.managed import shelf
 from limpet.server.managed.agents import (
@@ -50,7 +52,6 @@ from limpet.server.managed.wire import (
 )
 from limpet.server.openapi import describe
 from limpet.server.service import Service
-from limpet.session.runs.runs import status_at
 from limpet.session.session import Session
 
 MANAGED: Final = "managed"
@@ -66,7 +67,6 @@ _SNAPSHOT: Final = (
 )
 _OVERRIDES: Final = frozenset(("model", "system", "tools", "mcp_servers", "skills"))
 _CHANGEABLE: Final = frozenset(("tools", "mcp_servers"))  # of the agent, in a session
-_STATUSES: Final = frozenset(("rescheduling", "running", "idle", "terminated"))
 
 
 class Managed(msgspec.Struct):
@@ -248,8 +248,8 @@ async def listed(call: WireCall) -> Answer:
     named = {"agent_id": call.text("agent_id"), "agent_version": call.text("agent_version")}
     labels = {name: value for name, value in named.items() if value is not None}
     created, statuses = call.times(), call.texts("statuses")
-    if not _STATUSES.issuperset(statuses):
-        raise InvalidQuery(f"statuses are among {', '.join(sorted(_STATUSES))}")
+    if not set(statuses).issubset(STATUSES):
+        raise InvalidQuery(f"statuses are among {', '.join(STATUSES)}")
     if call.text("deployment_id") is not None:  # no session here is made by a deployment
         return {**page([], None), "prev_page": None}
     archived, store = call.flag("include_archived"), call.text("memory_store_id")

@@ -53,7 +53,7 @@ from limpet.server import ids
 from limpet.server.access import NOTE, Caller, RouteNote, header_of
 from limpet.server.limits import BODY_BYTES_MAX
 from limpet.server.loggers import SERVER
-from limpet.server.openapi import STREAMED, described
+from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
 from limpet.server.service import Service
 from limpet.session.documents import Documents
@@ -288,7 +288,7 @@ class WireEndpoint:
     ) -> None:
         self._service, self._path, self._method, self._act = service, path, method, act
         self.__wrapped__ = act  # for the OpenAPI document
-        streams = described(act).media_type == STREAMED
+        streams = named_types(act).media_type == STREAMED
         does = operation or ("read" if method == "GET" else "write")
         setattr(self, NOTE, RouteNote(does, streams))
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidInput, InvalidQuery
 from limpet.model import Event, Key
-from limpet.model.lease import readiness
+from limpet.model.lease import readiness, status_at
 from limpet.security.access import Principal
 from limpet.server import ids
 from limpet.server.forms import (
@@ -60,7 +60,6 @@ from limpet.session.json_forms import (
     time_form,
 )
 from limpet.session.runs.recorded_run import run_of
-from limpet.session.runs.runs import status_at
 from limpet.session.tokens import Tokens
 
 SEARCHED_MAX: Final = 5_000  # events that one request looks at
