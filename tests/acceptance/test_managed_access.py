@@ -234,6 +234,32 @@ async def test_what_cannot_be_done_is_refused_with_a_reason(
     assert said in error["error"]["message"]
 
 
+async def test_a_secret_of_a_credential_never_comes_back(door: Door) -> None:
+    """Under whatever name it was given, also when a part of it is changed and the rest stays."""
+    vault = (await door("ada", "POST", "/v1/vaults", {"display_name": "mine"}))[1]["id"]
+    credentials = f"/v1/vaults/{vault}/credentials"
+    auth: Any = {"type": "mcp_oauth", "mcp_server_url": "https://x.test", "access_token": "s3cret"}
+    auth |= {"api_key": "s3cret", "headers": [{"authorization": "s3cret"}], "expires_at": "later"}
+    auth["refresh"] = {"client_id": "c", "refresh_token": "s3cret", "token_endpoint": "https://t"}
+    auth["refresh"]["token_endpoint_auth"] = {
+        "type": "client_secret_post",
+        "client_secret": "s3cret",
+    }
+    _, made, _ = await door("ada", "POST", credentials, {"auth": auth})
+    one = f"{credentials}/{made['id']}"
+    part = {"type": "mcp_oauth", "refresh": {"refresh_token": "s3cret", "scope": "all"}}
+    _, changed, _ = await door("ada", "POST", one, {"auth": part})
+    answers = [made, changed, *[(await door("ada", "GET", each))[1] for each in (one, credentials)]]
+    assert "s3cret" not in json.dumps(answers)
+    shown = {"client_id": "c", "token_endpoint": "https://t"}
+    shown |= {"token_endpoint_auth": {"type": "client_secret_post"}}
+    assert made["auth"]["refresh"] == shown
+    assert changed["auth"] == {**made["auth"], "refresh": {**shown, "scope": "all"}}
+    none = {"type": "mcp_oauth", "refresh": {"token_endpoint_auth": {"type": "none"}}}
+    _, open_, _ = await door("ada", "POST", one, {"auth": none})
+    assert open_["auth"]["refresh"]["token_endpoint_auth"] == {"type": "none"}
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

@@ -74,7 +74,11 @@ class Things:
         names["agent"], names["model"], names["skill"] = agent["id"], "m", "s1"
         names["env"] = (await self.post("/v1/environments", {"name": "e"}))["id"]
         made = {"agent": names["agent"], "environment_id": names["env"]}
-        made["resources"] = [{"type": "file", "file_id": "f"}]
+        file = await self.post(
+            "/v1/files", _FILE, **{"content-type": "multipart/form-data; boundary=b"}
+        )
+        names["file"] = file["id"]
+        made["resources"] = [{"type": "file", "file_id": file["id"]}]
         session = await self.post("/v1/sessions", made)
         names["session"] = session["id"]
         names["resource"] = session["resources"][0]["id"]
@@ -84,10 +88,6 @@ class Things:
         auth = {"auth": {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}}
         vault = f"/v1/vaults/{names['vault']}"
         names["credential"] = (await self.post(f"{vault}/credentials", auth))["id"]
-        file = await self.post(
-            "/v1/files", _FILE, **{"content-type": "multipart/form-data; boundary=b"}
-        )
-        names["file"] = file["id"]
         names["memstore"] = (await self.post("/v1/memory_stores", {"name": "m"}))["id"]
         store = f"/v1/memory_stores/{names['memstore']}"
         memory = await self.post(f"{store}/memories", {"path": "/a", "content": "b"})
@@ -116,6 +116,9 @@ _FILE = (
     b'--b\r\ncontent-disposition: form-data; name="file"; filename="f.txt"\r\n'
     b"content-type: text/plain\r\n\r\nhello\r\n--b--\r\n"
 )
+
+
+_REPOSITORY = {"type": "github_repository", "url": "https://git.example/x"}
 
 
 async def _harness(turn: limpet.Turn) -> None:
@@ -170,7 +173,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{S}/events"): asks("write", _MESSAGE),
     ("GET", f"{S}/events"): asks("read"),
     ("GET", f"{S}/events/stream"): asks("read", query="?after=0"),
-    ("POST", f"{S}/resources"): asks("write", {"type": "file", "file_id": "f"}),
+    ("POST", f"{S}/resources"): asks("write", _REPOSITORY),
     ("GET", f"{S}/resources"): asks("read"),
     ("GET", f"{S}/resources/{{id}}"): asks("read"),
     ("POST", f"{S}/resources/{{id}}"): asks("write", {}),

@@ -23,8 +23,13 @@ from limpet.session.documents import Document
 
 VAULTS: Final = "wire_vaults"
 CREDENTIALS: Final = "wire_credentials"
-_SECRETS: Final = frozenset(
-    ("token", "access_token", "refresh_token", "client_secret", "secret_value", "secret")
+# The fields of a credential that are shown. Nothing else is, since any of it may be a secret.
+_SHOWN: Final = frozenset(
+    (
+        *("type", "mcp_server_url", "expires_at", "secret_name", "networking", "allowed_hosts"),
+        *("injection_location", "body", "header"),
+        *("refresh", "client_id", "token_endpoint", "token_endpoint_auth", "resource", "scope"),
+    )
 )
 _INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
 _KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
@@ -169,8 +174,7 @@ async def update_credential(call: WireCall) -> Answer:
     def changed(value: Json) -> Json:
         if auth.get("type", value["auth"]["type"]) != value["auth"]["type"]:
             raise InvalidInput("the type of a credential cannot be changed. Create another one.")
-        new = {name: each for name, each in auth.items() if each is not None}
-        return {**patch(value), "auth": {**value["auth"], **new}}
+        return {**patch(value), "auth": _merged(value["auth"], auth)}
 
     return _credential(await shelf.change(call.of_user(CREDENTIALS), _name(call), changed))
 
@@ -196,17 +200,31 @@ def _name(call: WireCall) -> str:
 def _credential(document: Document) -> Json:
     form = shelf.shown(document, "vault_credential")
     vault, _, id = document.name.partition("/")
-    form |= {"id": id, "vault_id": vault, "auth": _without_secrets(form["auth"])}
+    form |= {"id": id, "vault_id": vault, "auth": _shown(form["auth"])}
     if form["auth"].get("type") == "environment_variable":
         given = form["auth"].get("injection_location") or {}
         form["auth"]["injection_location"] = {**_INJECTED, **given}
     return form
 
 
-def _without_secrets(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: _without_secrets(v) for name, v in value.items() if name not in _SECRETS}
+def _shown(value: Any) -> Any:
+    """A credential without its secrets."""
+    if isinstance(value, Mapping):
+        return {name: _shown(each) for name, each in value.items() if name in _SHOWN}
+    return [_shown(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
+    """An object with what is new in it; the rest stays, unless it becomes one of another type."""
+    if new.get("type", old.get("type")) != old.get("type"):
+        return dict(new)
+    merged = dict(old)
+    for name, value in new.items():
+        if isinstance(value, Mapping) and isinstance(old.get(name), Mapping):
+            merged[name] = _merged(old[name], value)
+        elif value is not None:
+            merged[name] = value
+    return merged
 
 
 def _given(given: Json) -> Json:
