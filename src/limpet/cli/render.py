@@ -70,7 +70,8 @@ _ADVICE: Final = {
     "session.corrupt": "Run limpet verify for details, then restore the store from a backup",
     "session.deleted": "To create one, pass another id",
     "session.has_forks": "Pass --forks erase or --forks keep",
-    "session.moved": "Use the store that it has moved to; limpet where names its node",
+    "session.moved": "Use the store that it has moved to; limpet where names its node, or limpet "
+    "reclaim takes it back if that node is lost for good",
     "session.schema_violation": "Write a migration that repairs it, and run limpet migrate",
     "session.suspended": "limpet resume makes it active again",
     "session.typed": "Change it from the program that declares its State class",
