@@ -18,7 +18,7 @@ HARNESS = ("--harness", "tests.support.managed_harness:converse")
 MIGRATIONS = limpet.MigrationRegistry("a newer version")
 MIGRATIONS.register("1.0.0", "2.0.0", dict)
 LAST = ("--retries", "0")  # of a turn that fails: a dead letter
-C1, C2, MOVED = "support/ada/c1", "support/ada/c2", "support/ada/m1"
+C1, C2, MOVED, LOST = "support/ada/c1", "support/ada/c2", "support/ada/m1", "support/ada/m2"
 # Commands that name no store, or run until they are stopped. `studio`, `mcp` and `acp` on a URL
 # have tests of their own, and so have the imports of other programs' files.
 ELSEWHERE = {
@@ -83,6 +83,14 @@ def walk(store: str, here: Path) -> list[tuple[str, ...]]:
         ("create", store, MOVED),
         ("move", store, MOVED, str(here / "moved.db")),
         ("where", MOVED, "--store", store),
+        ("create", store, LOST),
+        ("move", store, LOST, str(here / "lost.db"), "--to-node", "burned"),
+        (
+            "reclaim",
+            store,
+            LOST,
+            *("--target-is-lost", "burned", "--epoch", "1", "--reason", "fire"),
+        ),
         ("pull", store, C2, "--store", str(here / "pulled.db")),
         ("push", C2, store, "--store", str(here / "pulled.db")),
         ("doctor", store),

@@ -366,6 +366,36 @@ async def test_without_a_server_it_fails_in_time(monkeypatch: pytest.MonkeyPatch
         await client.close()
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status 404, not as limpet serve"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP, not as limpet serve"),
+        (b"", "did not answer in time"),
+    ],
+)
+async def test_what_is_there_instead_of_a_server_is_said(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    """Another program may listen at the address, or one that says nothing."""
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 1.0)
+    over = asyncio.Event()
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer:
+            writer.write(answer)
+        else:
+            await over.wait()
+        writer.close()
+
+    listening = await asyncio.start_server(other, "127.0.0.1", 0)
+    with pytest.raises(StoreFailed, match=reason):
+        await limpet.open(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    over.set()
+    listening.close()
+
+
 @pytest.mark.parametrize("given", [{"keys": "memory:"}, {"archive": "file:///x"}, {"seal": 1}])
 def test_what_belongs_to_the_store_is_refused_with_a_url(given: dict[str, Any]) -> None:
     """It is passed to the server."""

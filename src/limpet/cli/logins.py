@@ -53,7 +53,9 @@ def _origin(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{url!r} is not the URL of a server.") from error
+        raise InvalidInput(
+            f"{url!r} is not the URL of a server. Write http://host:8420."
+        ) from error
     default = 443 if parts.scheme == "https" else 8420
     return f"{parts.scheme}://{parts.hostname}:{port or default}{parts.path.rstrip('/')}"
 

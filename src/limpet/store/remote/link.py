@@ -404,7 +404,8 @@ class Link:
         except ssl.SSLError as error:
             raise self._untrusted(error) from error
         except (OSError, TimeoutError, picows.WSError) as error:
-            raise _Unreachable(f"{error_name(error)}: {error}") from error
+            reason = str(error) or "it did not answer in time"
+            raise _Unreachable(f"{error_name(error)}: {reason}") from error
         spoken = transport.response.headers.get(PROTOCOL_HEADER)
         if spoken != version():
             transport.disconnect(graceful=False)
@@ -470,8 +471,8 @@ class Link:
             refusal = unpack_error((body["code"], body["message"], body.get("fields", {})))
             if not refusal.retryable:
                 return refusal
-        status = "none" if response is None else int(response.status)
-        return _Unreachable(f"the server refused the connection, status {status}")
+        said = "no HTTP" if response is None else f"status {int(response.status)}"
+        return _Unreachable(f"it answers with {said}, not as limpet serve does")
 
     def _begin(self, transport: Any, hello: Hello) -> None:
         """Use a new connection: what was sent on the last one and not answered is sent again."""
