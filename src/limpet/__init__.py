@@ -42,9 +42,9 @@ if TYPE_CHECKING:
         SessionAnalytics as SessionAnalytics,
         ToolUsage as ToolUsage,
     )
-    from limpet.analytics.rollup import Table as Table
     from limpet.analytics.satisfaction import SatisfactionModel as SatisfactionModel
     from limpet.analytics.sets import FailingSet as FailingSet
+    from limpet.analytics.tables import Table as Table
     from limpet.errors import (
         AccessDenied as AccessDenied,
         BudgetReached as BudgetReached,
@@ -259,7 +259,7 @@ _HOMES = {
     "limpet.analytics.anomalies": "Alert Anomalies",
     "limpet.analytics.compare": "Comparison MetricDifference Regression",
     "limpet.analytics.metrics": "SessionAnalytics ToolUsage",
-    "limpet.analytics.rollup": "Table",
+    "limpet.analytics.tables": "Table",
     "limpet.analytics.satisfaction": "SatisfactionModel",
     "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (

@@ -14,11 +14,13 @@ import pytest
 
 import limpet
 from limpet import Limpet
-from limpet.model import limits
+from limpet.model import Head, limits
+from limpet.server.routes import fleet
 from limpet.server.serve import serving
 from limpet.store.postgres.reading import heads
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Query
+from limpet.store.sqlite import rows
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.http_door import HttpDoor
 
@@ -85,13 +87,16 @@ async def test_a_page_costs_the_same_among_many_sessions(store: SQLiteStore) -> 
     assert {name for name in SERVED if many[name] > few[name] * 1.2} == set(), (few, many)
 
 
-async def test_a_text_is_looked_for_some_thousand_sessions_at_a_time(tmp_path: Path) -> None:
+async def test_a_text_is_looked_for_some_thousand_sessions_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no index serves gives an empty page and a cursor, and paging comes to its end."""
+    monkeypatch.setattr(fleet, "_SCANNED_MAX", 2_000)
     store = await SQLiteStore.open(tmp_path / "fleet.db", sync="off")
     async with Limpet("sqlite:///", store=store) as lp, serving(lp, dev=True) as url:
         door = HttpDoor(url)
         await grow(lp, MANY)
-        for query in ("q=s00003", "status=terminated&q=s00003", "phase=completed&q=s00003"):
+        for query in ("q=s00003", "phase=active&q=s00002", "phase=completed&q=s00003"):
             looks, page = [], ""
             while True:
                 found = await door.get(f"/limpet/v1/sessions?limit=50&{query}{page}")
@@ -99,10 +104,44 @@ async def test_a_text_is_looked_for_some_thousand_sessions_at_a_time(tmp_path: P
                 if found.body["next_page"] is None:
                     break
                 page = f"&page={found.body['next_page']}"
-            assert looks == ([["s00003"]] if "phase" in query else [[], ["s00003"]]), query
+            id = query[-6:]
+            assert looks == ([[id]] if "completed" in query else [[], [id]]), query
         wrong = await door.get("/limpet/v1/sessions?phase=done")
         assert wrong.status == 400
         assert "suspended" in wrong.body["error"]["message"]
+
+
+async def test_what_sessions_do_is_found_among_all_of_them_at_once(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request finds the single session that is due, blocked or of a status, the oldest of all;
+    with a phase, a user or a text beside it too. Only heads that match are read."""
+    read: list[Head] = []
+    head_from = rows.head_from
+    monkeypatch.setattr(rows, "head_from", lambda row: (read.append(h := head_from(row)), h)[1])
+    async with Limpet("sqlite:///", store=store) as lp, serving(lp, dev=True) as url:
+        door = HttpDoor(url)
+        s = await lp.create("shop", "zoe", "oldest", actor="test:fleet")
+        await s.append("user.message", {"text": "hi"})
+        await grow(lp, MANY)
+        ended = len((await lp.list(phase="completed", limit=100)).items)
+        for query, count in (
+            ("ready=due", 1),
+            ("ready=due&phase=active", 1),
+            ("ready=due&user=zoe&q=OLDEST", 1),
+            ("ready=due&phase=completed", 0),
+            ("ready=dead", 0),
+            ("status=running", 0),
+            ("status=terminated", ended),
+        ):
+            read.clear()
+            page = (await door.get(f"/limpet/v1/sessions?limit=100&{query}")).body
+            assert (len(page["data"]), page["next_page"]) == (count, None), query
+            assert len(read) <= max(count, ended), query
+            assert [h["session"]["id"] for h in page["data"]] == ["oldest"] or count != 1
+        for wrong in ("status=asleep", "ready=busy"):
+            refused = await door.get(f"/limpet/v1/sessions?{wrong}")
+            assert (refused.status, "is one of" in refused.body["error"]["message"]) == (400, True)
 
 
 async def test_postgres_reads_a_page_of_a_phase_from_its_index(postgres_url: str) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +133,9 @@ async def test_what_the_page_compares_and_pages_through(lp: limpet.Limpet) -> No
             return dict(answer.body)
 
         other = ids.session_id("fork")
-        (change,) = (await get(f"/diff?other={other}"))["changes"]
+        diff = await get(f"/diff?other={other}")
+        assert diff["shared"] == 2
+        (change,) = diff["changes"]
         assert (change["path"], change["old"], change["new"]) == (["mood"], "calm", "cross")
         missing = await door.get(f"{one}/diff?other=sesn_none&app=shop&user=ada")
         assert missing.status == 404
@@ -142,6 +146,39 @@ async def test_what_the_page_compares_and_pages_through(lp: limpet.Limpet) -> No
         nodes = (await get("/graph?limit=9"))["nodes"]
         forked = {each["session"]["id"]: each["forked_at"] for each in nodes}
         assert forked == {"c1": None, "fork": 2}
+
+
+def test_the_script_of_the_page_stays_small() -> None:
+    """Less than 80,000 bytes in all modules, as they are written; none comes from elsewhere."""
+    static = files("limpet") / "studio" / "static"
+    modules = [each for each in static.iterdir() if each.name.endswith(".js")]
+    assert sum([len(each.read_bytes()) for each in modules]) < 80_000
+    named = {each.name for each in modules}
+    for each in modules:
+        imports = re.findall(r'^import .* from "(.*)";$', each.read_text(), re.MULTILINE)
+        assert {path.removeprefix("./") for path in imports} <= named, each.name
+    page = (static / "index.html").read_text()
+    assert set(re.findall(r'(?:src|href)="([^#][^"]*)"', page)) <= {
+        f"studio/{each.name}" for each in static.iterdir()
+    }
+
+
+def test_every_sentence_that_the_page_says_is_in_the_shell() -> None:
+    """A name that a module asks the shell for has its words or its template there."""
+    static = files("limpet") / "studio" / "static"
+    page = (static / "index.html").read_text()
+    words = {
+        re.sub("-([a-z])", lambda found: found[1].upper(), name)
+        for name in re.findall(r' data-([\w:-]+)="', page)
+    }
+    templates = set(re.findall(r'<template id="([\w-]+)"', page))
+    for each in static.iterdir():
+        if each.name.endswith(".js"):
+            script = each.read_text()
+            assert set(re.findall(r"\bSAY\.(\w+)", script)) <= words, each.name
+            for prefix, named in ((r"template\(", ""), (r"none\(", "none-"), (r"ask\(", "")):
+                for id in re.findall(prefix + r'"([\w-]+)"', script):
+                    assert f"{named}{id}" in templates, (each.name, id)
 
 
 async def test_a_quiet_stream_misses_nothing(lp: limpet.Limpet, tmp_path: Path) -> None:

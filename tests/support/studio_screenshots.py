@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -27,6 +28,39 @@ def _travel(page: Page) -> None:
     page.locator(".changes").wait_for()
     page.locator("div.state").get_by_role("button", name="mood").click()
     page.locator(".blame li").first.wait_for()
+
+
+def _everything(page: Page) -> None:
+    page.get_by_role("button", name="Everything").click()
+    page.locator(".entry summary").last.click()
+
+
+def _menu(page: Page) -> None:
+    page.locator(".menu summary").click()
+
+
+def _fork(page: Page) -> None:
+    page.get_by_role("button", name="Edit and fork").click()
+
+
+def _bisect(page: Page) -> None:
+    page.get_by_role("button", name="Bisect").click()
+
+
+def _answer(page: Page) -> None:
+    page.get_by_role("button", name="It happened").click()
+
+
+def _keys(page: Page) -> None:
+    page.keyboard.press("?")
+
+
+def _nobody(page: Page) -> None:
+    page.get_by_label("text").fill("nobody is called so")
+
+
+def _sign_in(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
 
 
 def _nothing(_: Page) -> None:
@@ -47,6 +81,17 @@ OTHERS: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "error": ("#/s/support/finn/outage", _nothing),
     "unknown": ("#/s/support/dan/payment", _nothing),
     "analytics": ("#/analytics", _nothing),
+    "everything": (KETTLE, _everything),
+    "menu": (KETTLE, _menu),
+    "fork": (f"{KETTLE}?tab=state", _fork),
+    "bisect": (f"{KETTLE}?tab=state", _bisect),
+    "answer": ("#/inbox", _answer),
+    "keys": ("#/fleet", _keys),
+    "none": ("#/fleet", _nobody),
+    "missing": ("#/s/support/nobody/nothing", _nothing),
+    "no-graph": (f"{KETTLE}?tab=graph", _nothing),
+    "hostile": (f"#/s/lab/mallory/{quote(studio_sample.HOSTILE[0][:60], safe='')}", _nothing),
+    "sign-in": ("#/fleet", _sign_in),
 }
 
 

@@ -16,7 +16,8 @@ import msgspec
 from limpet.analytics.advice import Advice
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.rollup import HOUR, CellTally, Table, hours_since, window_name, window_row
+from limpet.analytics.rollup import HOUR, hours_since, window_name
+from limpet.analytics.tables import Table, Tallies, window_columns
 from limpet.model import Key
 
 WINDOWS: Final = 48  # hours that it shows
@@ -69,6 +70,7 @@ TITLES: Final = {
     "tool": "Tools",
     "user": "Users",
 }
+DRIFT_COLUMNS: Final = ("metric", "before", "after", "difference", "95 %")
 # The plots: the column, its title, and the unit of its values.
 SERIES: Final = (
     ("turns", "turns", ""),
@@ -154,8 +156,9 @@ def hourly(windows: Table, now: datetime) -> Table:
     newest = hours_since(datetime.fromisoformat(max(rows)))
     end = hours_since(now) if hours_since(now) - newest < WINDOWS else newest
     names = [window_name(HOUR, hour) for hour in range(end - WINDOWS + 1, end + 1)]
-    empty = window_row(CellTally.empty(), 1)
-    course = [rows.get(name) or {"window": name, **empty, "error_rate": None} for name in names]
+    columns = window_columns(Tallies([], [], 1), [], [1])
+    empty = {name: column[0] for name, column in columns.items()} | {"error_rate": None}
+    course = [rows.get(name) or {"window": name, **empty} for name in names]
     return msgspec.structs.replace(windows, rows=tuple(course))
 
 
@@ -172,6 +175,21 @@ def shown(column: str, value: float | str | None) -> str:
     if column in _MONEY:
         return f"{value:,.2f}" if value >= 0.1 else f"{value:,.4f}"
     return f"{value:,}" if type(value) is int else f"{value:,.2f}"
+
+
+def drift_rows(comparison: Comparison) -> list[list[str]]:
+    """Return the rows of DRIFT_COLUMNS for what can be compared of two versions."""
+    return [
+        [
+            f"{each.metric} ●" if each.differs else each.metric,
+            f"{each.a:.3g}",
+            f"{each.b:.3g}",
+            f"{each.difference:+.3g}",
+            f"{each.low:+.3g} to {each.high:+.3g}",
+        ]
+        for each in comparison.metrics
+        if each.difference is not None and each.low is not None and each.high is not None
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -307,17 +325,12 @@ def _moment(window: str) -> str:
 
 
 def _drift(comparison: Comparison) -> str:
-    rows = []
-    for each in comparison.metrics:
-        if each.difference is None or each.low is None or each.high is None:
-            continue
-        mark = " ●" if each.differs else ""
-        rows.append(
-            f"<tr><td>{escape(each.metric)}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
-            f"<td>{each.difference:+.3g}</td><td>{each.low:+.3g} to {each.high:+.3g}</td></tr>"
-        )
+    rows = [
+        f"<tr>{''.join([f'<td>{escape(text)}</td>' for text in row])}</tr>"
+        for row in drift_rows(comparison)
+    ]
     title = f"{comparison.a} → {comparison.b}"
-    head = "<th>metric</th><th>before</th><th>after</th><th>difference</th><th>95 %</th>"
+    head = "".join([f"<th>{title}</th>" for title in DRIFT_COLUMNS])
     return (
         f"<p>{escape(title)} <span class=soft>● the interval leaves out zero</span></p>"
         f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"

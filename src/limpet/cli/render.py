@@ -80,6 +80,8 @@ _ADVICE: Final = {
     "turn.mismatch": "Deploy the code that the turn began with, then limpet resolve --run-again",
     "turn.underway": "Interrupt the turn with limpet interrupt, and rewind once it has ended",
 }
+# Errors that end so have changed nothing: whoever reads one has nothing to look up first.
+_TRY_AGAIN: Final = ("Nothing was written. Try again.", "it expires on its own. Try again.")
 _JSON: Final = "null, true, false, 64-bit integers, finite numbers, text, and lists and objects"
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
     (re.compile(r"lp\.[\w.]+\(\) \((limpet \w+)\)"), r"\1"),
@@ -341,7 +343,7 @@ class Screen:
 def at_the_shell(code: str, message: str) -> str:
     """Return the message of an error with advice to a person at the command line."""
     happened, _, _ = message.rpartition(". ")
-    if happened and code in _ADVICE:
+    if happened and code in _ADVICE and not message.endswith(_TRY_AGAIN):
         message = f"{happened}. {_ADVICE[code]}."
     for pattern, words in _IN_PYTHON:
         message = pattern.sub(words, message)

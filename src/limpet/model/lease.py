@@ -8,15 +8,16 @@ recognized.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.due import NO_REASONS, Reasons, is_unchanged, reasons_at, runnable_us
 from limpet.model.events import to_time
+from limpet.model.facts.phases import TERMINAL
 from limpet.model.facts.running.endings import has_ended, is_held
-from limpet.model.facts.running.runs import is_dead, run_in
+from limpet.model.facts.running.runs import Status, is_dead, run_in, waiting_status
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import LEFT_SECONDS
@@ -177,6 +178,7 @@ def locked(head: Head) -> SessionLocked:
 # leased: to a worker. due: it can be claimed now. blocked: a person, a tool or a child has to
 # answer, or more is to be granted. dead: kept until somebody requeues it. held: retried later.
 Readiness: TypeAlias = Literal["leased", "due", "blocked", "dead", "held", "idle"]
+READINESS: Final[tuple[Readiness, ...]] = get_args(Readiness)
 
 
 def readiness(head: Head, now_us: int) -> Readiness:
@@ -197,3 +199,10 @@ def readiness(head: Head, now_us: int) -> Readiness:
     if at_us is None or (head.lease_us is None and run.get("stop") != "rescheduling"):
         return "idle"
     return "held"
+
+
+def status_at(head: Head, now_us: int) -> Status:
+    """Return the status of a session at this time. It runs while a worker holds its lease."""
+    if head.phase in TERMINAL:
+        return "terminated"
+    return "running" if is_leased(head, now_us) else waiting_status(head.facts)

@@ -114,7 +114,10 @@ class ChangeForm(TypedDict):
 
 
 class DiffForm(TypedDict):
+    """`shared`: of two sessions, the last event of the history that they share; 0: none."""
+
     changes: list[ChangeForm]
+    shared: NotRequired[int]
 
 
 class BlameForm(TypedDict):

@@ -56,9 +56,11 @@ from limpet.model.facts.isolation import TASK, Isolation
 from limpet.model.facts.moves import departure, last_epoch
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
+from limpet.model.facts.running.runs import Status
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Ids
+from limpet.model.lease import Readiness
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.arguments import (
     AnyKey,
@@ -931,6 +933,8 @@ class Limpet:
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         phase: Phase | None = None,
+        status: Status | None = None,
+        ready: Readiness | None = None,
         deleted: bool = False,
         state: bool = False,
         limit: int = 50,
@@ -944,7 +948,9 @@ class Limpet:
         unless reverse=False). Times, schema version and `phase` filter in each of these orders. A
         page before the last may be short or even empty: continue while there is a cursor. Sessions
         of a phase other than active, of all apps or one, have their own index, in the order in
-        which this store received them.
+        which this store received them. `status` (as `s.status`) and `ready` ("leased", "due",
+        "blocked", "dead", "held" or "idle") are as of now; they go with the order of creation and
+        without a phase.
 
         `deleted=True` lists the heads of deleted sessions by key, with key, uid, version, link,
         times and `deleted_at`. `state=True` also reads states: `page.states[key]` is what `values`
@@ -968,8 +974,11 @@ class Limpet:
             updated_after_us=moment_us("updated_after", updated_after),
             schema_version=schema_version,
             phase=phase,
+            status=status,
+            ready=ready,
             deleted=deleted,
         )
+        cursors.check(query)  # the words of the store: a server could not read what is wrong
         store, limit = self._journal.store, check_limit(limit)
         page = await store.heads(query, cursor=cursor, limit=limit, states=state)
         return page if deleted else _without_departed(page)
@@ -2119,6 +2128,8 @@ class App(Generic[A]):
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         phase: Phase | None = None,
+        status: Status | None = None,
+        ready: Readiness | None = None,
         deleted: bool = False,
         state: bool = False,
         limit: int = 50,
@@ -2138,6 +2149,8 @@ class App(Generic[A]):
             updated_after=updated_after,
             schema_version=schema_version,
             phase=phase,
+            status=status,
+            ready=ready,
             deleted=deleted,
             state=state,
             limit=limit,

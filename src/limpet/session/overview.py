@@ -17,7 +17,7 @@ from limpet.errors import AccessDenied, InvalidCursor, InvalidQuery
 from limpet.model import Key, described, to_time
 from limpet.model.facts.phases import PHASES, TERMINAL, Phase
 from limpet.model.facts.running.requests import Request, open_requests, requests_in
-from limpet.model.facts.running.runs import Status
+from limpet.model.facts.running.runs import STATUSES, Status
 from limpet.model.facts.running.waiting import KINDS
 from limpet.session.arguments import check_app, check_limit, check_sessions
 from limpet.store import cursor as cursors
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 STATUS_SESSIONS_MAX: Final = 1_000_000  # that `lp.status` counts
 PROMOTION: Final = "promotion"
 _PROPOSALS: Final = "proposals~"  # no cursor of a store begins so
-_STATUSES: Final[tuple[Status, ...]] = ("idle", "running", "rescheduling", "terminated")
 _READY: Final = ("due", "leased", "blocked", "dead", "held")
 
 
@@ -140,7 +139,7 @@ async def status_of(journal: Journal, app: str | None) -> StoreStatus:
     return StoreStatus(
         at=to_time(journal.store.now_us()),
         sessions=min(sessions, STATUS_SESSIONS_MAX),
-        by_status={name: _sum([t for t in tally if _status(t) == name]) for name in _STATUSES},
+        by_status={name: _sum([t for t in tally if _status(t) == name]) for name in STATUSES},
         by_phase={name: _sum([t for t in tally if t.phase == name]) for name in PHASES},
         pending=_sum([t for t in tally if t.has_input]),
         complete=sessions <= STATUS_SESSIONS_MAX,

@@ -52,6 +52,7 @@ from limpet.model.facts.running.requests import (
 from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in
 from limpet.model.facts.schema import drafted
 from limpet.model.facts.shares import ShareAccess, ShareSync
+from limpet.model.lease import status_at
 from limpet.model.limits import ID_CHARS_MAX
 from limpet.session.arguments import (
     AnyKey,
@@ -81,7 +82,7 @@ from limpet.session.life.lifecycle import SessionLifecycle
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
 from limpet.session.life.tools import SessionTools
 from limpet.session.runs.outcomes import SessionOutcome
-from limpet.session.runs.runs import SessionRuns, status_at
+from limpet.session.runs.runs import SessionRuns
 from limpet.session.runs.setup import SessionSetup
 from limpet.session.services import Services
 from limpet.session.writer import Handle, writer_of

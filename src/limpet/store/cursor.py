@@ -10,9 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
-from limpet.model import EMPTY, FrozenDict, Key, unfit
+from limpet.model import EMPTY, FrozenDict, Head, Key, limits, unfit
 from limpet.model.facts.phases import ACTIVE, PHASES
+from limpet.model.facts.running.runs import STATUSES
 from limpet.model.facts.running.waiting import open_request
+from limpet.model.lease import READINESS, readiness, status_at
 from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
 from limpet.store.overview import WaitingPlace, WaitingQuery
 from limpet.store.protocol import Query
@@ -146,6 +148,15 @@ def check(query: Query) -> None:
         )
     if query.phase not in (None, *PHASES):
         raise InvalidQuery(f"phase is one of {', '.join(PHASES)}, not {query.phase!r}")
+    if query.status not in (None, *STATUSES):
+        raise InvalidQuery(f"status is one of {', '.join(STATUSES)}, not {query.status!r}")
+    if query.ready not in (None, *READINESS):
+        raise InvalidQuery(f"ready is one of {', '.join(READINESS)}, not {query.ready!r}")
+    if by_work(query) and (query.order != "created" or query.phase or query.deleted):
+        raise InvalidQuery(
+            "status and ready go with order='created' and without a phase: leave out the phase, or "
+            "compare the sessions of the phase"
+        )
     if not isinstance(query.prefix, str) or len(query.prefix) > KEY_PART_CHARS_MAX:
         raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
     by_key = query.order == "key" or query.deleted
@@ -172,6 +183,23 @@ def by_phase(query: Query) -> bool:
     return asks and query.user is None and not query.labels
 
 
+def by_work(query: Query) -> bool:
+    """True if it asks for what sessions do now, which changes with time and has no index."""
+    return query.status is not None or query.ready is not None
+
+
+def walked(query: Query) -> int:
+    """The heads that a page looks at, at most, while it filters."""
+    return limits.SCAN_MAX if by_work(query) else limits.WALK_MAX
+
+
+def works(query: Query, head: Head, now_us: int) -> bool:
+    """True if a head has the status and the readiness that are asked for, at this time."""
+    return query.status in (None, status_at(head, now_us)) and (
+        query.ready in (None, readiness(head, now_us))
+    )
+
+
 def passes(
     query: Query, created_us: int, updated_us: int, schema_version: str | None, phase: str
 ) -> bool:
@@ -194,7 +222,7 @@ def filters(query: Query) -> bool:
         times[:2] = []
     elif query.order == "updated":
         times[2:] = []
-    asked = (query.schema_version, query.phase, *times)
+    asked = (query.schema_version, query.phase, query.status, query.ready, *times)
     return any(each is not None for each in asked)
 
 

@@ -41,6 +41,8 @@ from limpet.model import (
     to_time,
 )
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.runs import Status
+from limpet.model.lease import Readiness
 
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
@@ -218,6 +220,9 @@ class Store(Protocol):
         most WALK_MAX heads a page: then the page is short and its cursor leads on. So it
         is with `deleted`. Paging through order "created" meets every session that exists throughout
         exactly once.
+
+        status and ready are as of now, by the store's clock. They go with order "created" and
+        without a phase; at most SCAN_MAX heads a page are compared, where they lie.
 
         With `states` the page has the state of each session, from the same instant and in the same
         round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session
@@ -829,6 +834,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     updated_after_us: int | None = None
     schema_version: str | None = None
     phase: Phase | None = None
+    status: Status | None = None
+    ready: Readiness | None = None
     prefix: str = ""  # of the id, in order "key" or of deleted ones, of one user
     deleted: bool = False
     reserved: bool = False

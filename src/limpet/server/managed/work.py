@@ -24,6 +24,7 @@ from limpet.errors import (
     SessionLocked,
 )
 from limpet.model import Head, Key, Lease, runnable_us, to_time
+from limpet.model.lease import status_at
 from limpet.server import ids
 from limpet.server.forms import PageForm
 from limpet.server.managed import shelf
@@ -33,7 +34,6 @@ from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.documents import Document, Documents
-from limpet.session.runs.runs import status_at
 
 WORK: Final = "wire_work"
 NO_HEARTBEAT: Final = "NO_HEARTBEAT"

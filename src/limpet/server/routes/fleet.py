@@ -3,6 +3,7 @@ was let do what. In the style of the wire: see `own`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery, RouteNotFound
 from limpet.model import Head
+from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.runs import DEAD
+from limpet.model.lease import readiness, status_at
 from limpet.model.limits import WALK_MAX
 from limpet.security.access import ACTIONS, Principal, Resource
 from limpet.security.guarded_store import STORE
@@ -47,7 +50,7 @@ from limpet.store.cursor import check_position
 from limpet.store.protocol import FeedEntry
 
 _FOLD_SECONDS: Final = 2.0  # that a request folds for, where nobody else does
-_SCANNED_MAX: Final = 2_000  # heads that one request looks at, where a filter drops some
+_SCANNED_MAX: Final = 10_000  # heads that one request looks at, where a filter drops some
 _LABEL: Final = "labels["
 _ORDERS: Final = ("created", "updated", "key")
 
@@ -79,7 +82,7 @@ async def analytics(call: WireCall) -> Answer:
     await _check_every_user(call, app)
     if folded is None:
         raise RouteNotFound("GET /limpet/v1/analytics: start the server with --analytics FILE")
-    from limpet.analytics.report import COLUMNS, SERIES, TITLES, shown  # it loads numpy
+    from limpet.analytics import report as reports  # it loads numpy
 
     complete = not call.service.folds or await folded.catch_up(_FOLD_SECONDS)
     report = await folded.report(app)
@@ -96,22 +99,32 @@ async def analytics(call: WireCall) -> Answer:
                 "title": title,
                 "unit": unit,
                 "points": [
-                    {"name": name, "value": value, "shown": shown(column, value)}
+                    {"name": name, "value": value, "shown": reports.shown(column, value)}
                     for name, value in zip(names, report.windows.column(column), strict=True)
                 ],
             }
-            for column, title, unit in SERIES
+            for column, title, unit in reports.SERIES
         ],
         "tables": [
-            {
-                "title": TITLES[name],
-                "columns": [title for _, title in COLUMNS[name]],
-                "rows": [
-                    [shown(column, row[column]) for column, _ in COLUMNS[name]]
-                    for row in table.rows
-                ],
-            }
-            for name, table in report.groups.items()
+            *[
+                {
+                    "title": reports.TITLES[name],
+                    "columns": [title for _, title in reports.COLUMNS[name]],
+                    "rows": [
+                        [reports.shown(column, row[column]) for column, _ in reports.COLUMNS[name]]
+                        for row in table.rows
+                    ],
+                }
+                for name, table in report.groups.items()
+            ],
+            *[
+                {
+                    "title": f"Drift from {drift.a} to {drift.b} (●: more than chance)",
+                    "columns": reports.DRIFT_COLUMNS,
+                    "rows": reports.drift_rows(drift),
+                }
+                for drift in report.drift
+            ],
         ],
     }
 
@@ -155,13 +168,16 @@ async def list_sessions(call: WireCall) -> Answer:
     limit, token, by = call.limit(), call.text("page"), call.text("by") or "created"
     phase: Any = call.text("phase")
     needle = (call.text("q") or "").casefold()
-    wanted = {name: call.text(name) for name in ("status", "ready")}
+    status: Any = call.text("status")
+    ready: Any = call.text("ready")
     if by not in _ORDERS:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
     order: Any = by
     app, user, labels = call.named_app, call.named_user, dict(_labels(call))
-    if wanted["ready"] == "dead" and app is not None:  # of which there is an index
+    if ready == "dead" and app is not None:  # of which there is an index
         labels |= {DEAD: "yes"}
+    # Stores compare what sessions do much faster, where the order and the phase allow it.
+    in_store = by == "created" and phase in (None, ACTIVE) and (status or ready) is not None
     cursor = None if token is None else from_token(token)
     items: list[Json] = []
     scanned = 0
@@ -171,27 +187,32 @@ async def list_sessions(call: WireCall) -> Answer:
             user=None if app is None else user,  # else they are compared below
             labels=None if app is None else labels or None,
             order=order,
-            phase=phase,
+            phase=None if in_store else phase,
+            status=status if in_store else None,
+            ready=ready if in_store else None,
             prefix=call.text("prefix") or "",
             reverse=not call.is_ascending(default=False),
             limit=(room := limit - len(items)),
             cursor=cursor,
         )
-        for head in heads.items:
-            form = overview(call, head)
-            if (
-                all([value in (None, form[name]) for name, value in wanted.items()])
-                and user in (None, head.key.user)
-                and labels.items() <= head.labels.items()
-                and _mentions(head, needle)
-            ):
-                items.append(form)
+        now_us = journal_of(call.lp).now_us()
+        items += [
+            overview(call, head)
+            for head in heads.items
+            if phase in (None, head.phase)
+            and status in (None, status_at(head, now_us))
+            and ready in (None, readiness(head, now_us))
+            and user in (None, head.key.user)
+            and labels.items() <= head.indexed_labels.items()
+            and _mentions(head, needle)
+        ]
         # A short page that is not the last has passed over as many as a page may.
         scanned += len(heads.items) if len(heads.items) == room else WALK_MAX
         cursor = heads.cursor
         # Half a page is enough: to fill it up would take many small reads.
         if cursor is None or 2 * len(items) >= limit or scanned >= _SCANNED_MAX:
             return page(items, None if cursor is None else to_token(cursor))
+        await asyncio.sleep(0)  # others have their turn
 
 
 def _mentions(head: Head, needle: str) -> bool:

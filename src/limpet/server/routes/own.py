@@ -57,6 +57,7 @@ from limpet.server.managed.wire import (
 from limpet.server.openapi import describe
 from limpet.server.service import Service
 from limpet.session.history.blame import path_of
+from limpet.session.history.branches import shared_events
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.json_forms import (
     brief_event_form,
@@ -65,6 +66,7 @@ from limpet.session.json_forms import (
     key_form,
     lineage_form,
 )
+from limpet.session.limpet import journal_of
 from limpet.session.session import Session
 from limpet.store.system import in_thread
 
@@ -162,12 +164,15 @@ async def state(call: WireCall) -> Answer:
 
 @describe(response=DiffForm)
 async def diff(call: WireCall) -> Answer:
-    """The changes between two places; or, with `other`, the differences to that session now."""
+    """The changes between two places; or, with `other`, the differences to that session now, and
+    the last event that both share."""
     session, before, other = await load(call), call.text("from"), call.text("other")
     if other is not None:
         key = (call.app, call.user, ids.session_key_id(other))
         compared = await call.lp.get(key, tail=0, archived=True)
-        return {"changes": changes_form(between(session.values, compared.values))}
+        store, sides = journal_of(call.lp).store, (session, compared)
+        shared = await shared_events(store, *[(each.key, each.version) for each in sides])
+        return {"changes": changes_form(between(session.values, compared.values)), "shared": shared}
     if before is None:
         raise InvalidQuery("name where it begins: ?from=12, and where it ends: &to=20")
     return {"changes": changes_form(await session.history.diff(before, call.text("to")))}

@@ -229,7 +229,13 @@ async def _agreed(store: Store, mine: _MergeSide, other: _MergeSide) -> _CommonP
         return _CommonPoint(mine, there.data["at"])
     if here is not None:
         return _CommonPoint(other, here.data["at"])
-    return _CommonPoint(mine, await _shared(store, mine, other))
+    shared = await shared_events(store, (mine.key, mine.version), (other.key, other.version))
+    if shared == 0:
+        raise InvalidInput(
+            f"{mine.key} and {other.key} have no common history. Merge a fork into the session it "
+            "came from, or forks of one session into each other."
+        )
+    return _CommonPoint(mine, shared)
 
 
 async def _last_merge(store: Store, into: _MergeSide, of: _MergeSide) -> Event | None:
@@ -247,21 +253,17 @@ async def _last_merge(store: Store, into: _MergeSide, of: _MergeSide) -> Event |
     return None
 
 
-async def _shared(store: Store, one: _MergeSide, other: _MergeSide) -> int:
-    """The last event that two histories share: halves are ruled out one by one."""
-    low, high = 0, min(one.version, other.version)
+async def shared_events(store: Store, one: tuple[Key, int], other: tuple[Key, int]) -> int:
+    """Return the last event that two histories share, each of a key up to a seq; 0 if they share
+    none. Halves are ruled out one by one."""
+    low, high = 0, min(one[1], other[1])
     while low < high:
         middle = (low + high + 1) // 2
-        a, b = await event_at(store, one.key, middle), await event_at(store, other.key, middle)
+        a, b = await event_at(store, one[0], middle), await event_at(store, other[0], middle)
         if a is not None and b is not None and a.link and a.link == b.link:
             low = middle
         else:
             high = middle - 1
-    if low == 0:
-        raise InvalidInput(
-            f"{one.key} and {other.key} have no common history. Merge a fork into the session it "
-            "came from, or forks of one session into each other."
-        )
     return low
 
 

@@ -50,6 +50,7 @@ from limpet.model.facts.running import endings
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.runs import status_changed
 from limpet.model.facts.running.spawned import children_open, is_spawned
+from limpet.model.lease import status_at
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
@@ -69,7 +70,6 @@ from limpet.session.life.memory import promotions
 from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
 from limpet.session.runs.delegation import SpawnedEnd
-from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, writer_of
 
 _TAIL: Final = 20

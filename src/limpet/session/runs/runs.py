@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import Event, Head, Key, is_leased, unfit
-from limpet.model.facts.phases import TERMINAL
+from limpet.model import Event, Key, unfit
 from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.children import children_in, parent_in
-from limpet.model.facts.running.runs import RunFailure, Status, failure_in, waiting_status
+from limpet.model.facts.running.runs import RunFailure, failure_in
 from limpet.model.facts.running.spawned import spawned_in
 from limpet.model.limits import DELEGATION_DEPTH_MAX, ID_CHARS_MAX
 from limpet.session.arguments import check_before, check_limit
@@ -158,10 +157,3 @@ class SessionRuns:
         """
         levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
         return await kin_of(self._writer.journal, self._writer.known.key, levels)
-
-
-def status_at(head: Head, now_us: int) -> Status:
-    """Return the status of a session at this time. It runs while a worker holds its lease."""
-    if head.phase in TERMINAL:
-        return "terminated"
-    return "running" if is_leased(head, now_us) else waiting_status(head.facts)

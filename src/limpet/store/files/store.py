@@ -855,7 +855,8 @@ class FilesStore:
         cursors.check(query)
         by_key = query.order == "key" or query.deleted
         rows = self._by_key(query, cursor) if by_key else self._by_time(query, cursor)
-        met, last = walk(rows, lambda entry: _passes(entry.head, query), limit)
+        now_us, most = self.now_us(), cursors.walked(query)
+        met, last = walk(rows, lambda entry: _passes(entry.head, query, now_us), limit, most)
         shown: dict[Key, FrozenDict] = {}
         damaged: list[Key] = []
         if states:
@@ -1282,9 +1283,10 @@ def _owns(key: Key, query: Query) -> bool:
     return owned and key.id.startswith(query.prefix)
 
 
-def _passes(head: Head, query: Query) -> bool:
+def _passes(head: Head, query: Query, now_us: int) -> bool:
     times = (head.created_us, head.updated_us)
-    return cursors.passes(query, *times, head.schema_version, head.phase)
+    kept = cursors.passes(query, *times, head.schema_version, head.phase)
+    return kept and cursors.works(query, head, now_us)
 
 
 # --- marks ---------------------------------------------------------------------------------------

@@ -276,7 +276,7 @@ class MemoryStore(Leasing):
         if query.deleted:
             logs = [log for logs in self._deleted.values() for log in logs]
         rows = [(log.row, log.fold.head) for log in logs]
-        heads, more = _page_of_heads(rows, query, cursor, limit)
+        heads, more = _page_of_heads(rows, query, cursor, limit, self.now_us())
         shown = {head.key: self._values(head.key) for head in heads} if states else {}
         return Page(heads, more, shown)
 
@@ -535,12 +535,13 @@ def _names(kept: MemoryLog, seq: int, name: str) -> bool:
 
 
 def _page_of_heads(
-    rows: Iterable[_Row], query: Query, cursor: str | None, limit: int
+    rows: Iterable[_Row], query: Query, cursor: str | None, limit: int, now_us: int
 ) -> tuple[tuple[Head, ...], str | None]:
     """The heads of one page, and where the next begins."""
     by_key = query.order == "key" or query.deleted
     places = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
-    met, last = walk(places, lambda place: _passes(place[2], query), limit)
+    most = cursors.walked(query)
+    met, last = walk(places, lambda place: _passes(place[2], query, now_us), limit, most)
     heads = tuple([head for _, _, head in met])
     if last is None:
         return heads, None
@@ -591,9 +592,10 @@ def _ranges(head: Head, query: Query) -> bool:
     return _matches_owner(head, query) and labeled and within
 
 
-def _passes(head: Head, query: Query) -> bool:
+def _passes(head: Head, query: Query, now_us: int) -> bool:
     times = (head.created_us, head.updated_us)
-    return cursors.passes(query, *times, head.schema_version, head.phase)
+    kept = cursors.passes(query, *times, head.schema_version, head.phase)
+    return kept and cursors.works(query, head, now_us)
 
 
 def _mark(head: Head, query: Query) -> int:

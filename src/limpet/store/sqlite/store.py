@@ -517,11 +517,12 @@ class SQLiteStore:
     ) -> Page[Head]:
         from limpet.store.sqlite.reading import heads
 
+        now_us = self._clock()
         if not states:
-            return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
+            return heads.page(self._reader.conn, query, now_us, cursor=cursor, limit=limit)
         with self._reader.instant():
             return heads.page_with_states(
-                self._reader, self._cached_fold, query, cursor=cursor, limit=limit
+                self._reader, self._cached_fold, query, now_us, cursor=cursor, limit=limit
             )
 
     async def keys_with(self, uid: str) -> tuple[Key, ...]:

@@ -1,6 +1,6 @@
 // The dashboards of limpet.Analytics.
 
-import { h, s, clear, compact, failure, none, quiet, when } from "./dom.js";
+import { h, s, clear, compact, failure, none, template, when } from "./dom.js";
 import { OWN, Remote, get } from "./api.js";
 
 const [WIDE, HIGH] = [560, 96];
@@ -24,7 +24,8 @@ const table = ({ title, columns, rows }) => rows.length && [h("h2", title), h("d
 const note = ({ text, bad, sessions }) => h(`li.finding${bad ? ".bad" : ""}`, text, sessions.slice(0, 3).map((it) => h("a", { href: Remote.of(it).href }, it.id)));
 
 export function analytics() {
-	const body = h("div", quiet("Reading…"));
+	const root = h("div.page", template("analytics"));
+	const body = root.lastChild;
 	let timer, shown;
 	(async function load() {
 		try {
@@ -37,5 +38,5 @@ export function analytics() {
 			shown = clear(body, error.status === 404 ? none("analytics") : failure(error, load));
 		}
 	})();
-	return { title: "Analytics", root: h("div.page", h("h1", "Analytics"), body), close: () => (timer = clearTimeout(timer) ?? null) };
+	return { title: "Analytics", root, close: () => (timer = clearTimeout(timer) ?? null) };
 }

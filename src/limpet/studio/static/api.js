@@ -1,19 +1,24 @@
 // The public HTTP API: requests with a key, and one stream at a time.
 
+import { SAY } from "./dom.js";
+
 const KEY = "limpet-key";
 const base = new URL("..", import.meta.url).pathname; // a proxy may put a path before it
 
 export const session = {
-	key: sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY),
+	key: sessionStorage[KEY] ?? localStorage[KEY],
 	me: null,
 	keep(key, forever) {
 		this.key = key;
-		sessionStorage.removeItem(KEY);
-		localStorage.removeItem(KEY);
-		if (key) (forever ? localStorage : sessionStorage).setItem(KEY, key);
+		for (const it of [sessionStorage, localStorage]) it.removeItem(KEY);
+		if (key) (forever ? localStorage : sessionStorage)[KEY] = key;
 	},
 	may(action) {
 		return this.me?.actions.includes(action) ?? false;
+	},
+	/** Take away what the key does not allow. */
+	strip(root) {
+		for (const it of root.querySelectorAll("[data-needs]")) if (!this.may(it.dataset.needs)) it.remove();
 	},
 };
 
@@ -21,7 +26,7 @@ class ApiError extends Error {
 	constructor(status, message) {
 		super(message);
 		this.status = status;
-		this.title = { 0: "The server cannot be reached", 403: "Your key does not allow this", 404: "Not found" }[status];
+		this.title = SAY[`status:${status}`];
 	}
 }
 
@@ -39,19 +44,17 @@ function request(method, path, { query = {}, body, signal, last } = {}) {
 }
 
 async function refused(answer) {
-	const said = await answer.json().catch(() => ({}));
-	const error = said.error ?? {};
-	return new ApiError(answer.status, error.message ?? `The server answered ${answer.status}.`);
+	const { error } = await answer.json().catch(() => ({}));
+	return new ApiError(answer.status, error?.message ?? `The server answered ${answer.status}.`);
 }
 
-/** Raises ApiError. */
 export async function call(method, path, options) {
 	let answer;
 	try {
 		answer = await request(method, path, options);
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
-		throw new ApiError(0, "Check that it is running, then try again.");
+		throw new ApiError(0, SAY.unreachable);
 	}
 	if (answer.status === 401) dispatchEvent(new Event("signed-out"));
 	if (!answer.ok) throw await refused(answer);
@@ -61,18 +64,20 @@ export async function call(method, path, options) {
 export const get = (path, query) => call("GET", path, { query });
 export const OWN = "limpet/v1";
 
+const address = (...names) => `#/${names.map(encodeURIComponent).join("/")}`;
+
 export class Remote {
 	constructor(app, user, id) {
 		Object.assign(this, { app, user, id, wire: wireId(id), query: { app, user } });
 		this.path = `sessions/${this.wire}`;
 		this.name = `${app}/${user}/${id}`;
-		this.href = `#/s/${[app, user, id].map(encodeURIComponent).join("/")}`;
+		this.href = address("s", app, user, id);
 	}
 	static of(key) {
 		return new Remote(key.app, key.user, key.id);
 	}
 	compared(id) {
-		return `#/compare/${[this.app, this.user, this.id, id].map(encodeURIComponent).join("/")}`;
+		return address("compare", this.app, this.user, this.id, id);
 	}
 	get(part = "", query = {}) {
 		return get(`${OWN}/${this.path}${part}`, { ...this.query, ...query });

@@ -1,6 +1,6 @@
 // The shell: sign-in, pages, keys, light and dark.
 
-import { h, one, on, ask, clear, failure, template, visible } from "./dom.js";
+import { h, all, one, on, ask, clear, failure, part, template, visible, SAY } from "./dom.js";
 import { OWN, call, get, hush, session } from "./api.js";
 import { fleet } from "./fleet.js";
 import { inbox } from "./inbox.js";
@@ -10,7 +10,6 @@ import { analytics } from "./analytics.js";
 
 const main = one(document, "main");
 const shell = document.documentElement;
-const part = (id) => document.getElementById(id);
 let page = null;
 
 const app = {
@@ -18,8 +17,7 @@ const app = {
 		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
 	},
 	connection(name = "", error) {
-		const text = { live: "live", waiting: "reconnecting…", refused: "not live" }[name] ?? "";
-		Object.assign(part("connection"), { className: name, textContent: text, title: error?.message ?? "" });
+		Object.assign(part("connection"), { className: name, textContent: SAY[`stream:${name}`] ?? "", title: error?.message ?? "" });
 	},
 };
 
@@ -42,7 +40,7 @@ async function route() {
 		else if (name === "analytics") made = analytics();
 		else made = name === "inbox" ? inbox(app) : fleet(app, query);
 	} catch (error) {
-		if (error.status === 404 || error instanceof URIError) error.message = "There is no such session, or your key does not see it. Look for it in the fleet.";
+		if (error.status === 404 || error instanceof URIError) error.message = SAY.missing;
 		made = { title: "Error", root: h("div.page", h("h1", "Session"), failure(error, route)) };
 	}
 	if (number !== route.number) return made.close?.();
@@ -50,13 +48,11 @@ async function route() {
 	clear(main, made.root).scrollTop = 0;
 	main.removeAttribute("aria-busy");
 	document.title = `${visible(made.title).slice(0, 80)} · Limpet`;
-	for (const it of document.querySelectorAll("nav.main a")) it.setAttribute("aria-current", it.hash.slice(2) === (name || "fleet") ? "page" : "false");
+	for (const it of all(document, "nav.main a")) it.setAttribute("aria-current", it.hash.slice(2) === (name || "fleet") ? "page" : "false");
 	made.log?.place();
 	main.focus({ preventScroll: true });
 	performance.mark("limpet-shown");
 }
-
-// --- signing in
 
 async function enter() {
 	const token = /^#token=(.+)$/.exec(location.hash)?.[1];
@@ -71,12 +67,12 @@ async function enter() {
 	try {
 		session.me = await get(`${OWN}/me`);
 	} catch (error) {
-		if (error.status === 401) return signIn(session.key ? "This key is not accepted any more." : "");
+		if (error.status === 401) return signIn(session.key ? SAY.refused : "");
 		return clear(main, h("div.page", failure(error, enter)));
 	}
 	clear(part("me"), `${session.me.id} · ${session.me.role}`);
 	document.body.classList.add("signed-in");
-	for (const it of document.querySelectorAll(".bar [data-needs]")) it.hidden = !session.may(it.dataset.needs);
+	for (const it of all(document, ".bar [data-needs]")) it.hidden = !session.may(it.dataset.needs);
 	get(`${OWN}/inbox`, { limit: 100 }).then((found) => app.waiting(found.data.length, Boolean(found.next_page))).catch(() => {});
 	route();
 }
@@ -93,18 +89,14 @@ function signIn(wrong) {
 	form.key.focus();
 }
 
-addEventListener("signed-out", () => session.me && signIn("You were signed out: the key was revoked, or it expired."));
+addEventListener("signed-out", () => session.me && signIn(SAY.signedOut));
 addEventListener("hashchange", route);
 on(one(document, ".skip"), "click", (event) => (event.preventDefault(), main.focus()));
 on(part("sign-out"), "click", () => signIn(""));
-on(part("theme"), "click", () => {
-	theme(getComputedStyle(shell).colorScheme === "dark" ? "light" : "dark");
-});
+on(part("theme"), "click", () => theme(getComputedStyle(shell).colorScheme === "dark" ? "light" : "dark"));
 
 function theme(name) {
-	if (name) localStorage.setItem("limpet-theme", name);
-	const chosen = localStorage.getItem("limpet-theme");
-	if (chosen) shell.dataset.theme = chosen;
+	if (name) shell.dataset.theme = localStorage["limpet-theme"] = name;
 }
 
 let before = "";
@@ -124,5 +116,5 @@ addEventListener("keydown", (event) => {
 	event.preventDefault();
 });
 
-theme();
+theme(localStorage["limpet-theme"]);
 enter();

@@ -9,12 +9,12 @@ export const s = (...given) => make((tag) => document.createElementNS(SVG, tag),
 function make(create, name, props, ...children) {
 	const [tag, ...classes] = name.split(".");
 	const element = create(tag || "div");
-	if (props instanceof Node || typeof props === "string" || Array.isArray(props)) {
+	if (props?.constructor !== Object) {
 		children.unshift(props);
-		props = null;
+		props = {};
 	}
 	if (classes.length) element.setAttribute("class", classes.join(" "));
-	for (const [name, value] of Object.entries(props ?? {})) {
+	for (const [name, value] of Object.entries(props)) {
 		if (value == null || value === false) continue;
 		if (typeof value === "function") element.addEventListener(name.slice(2), value);
 		else if (name === "value" || name === "disabled") element[name] = value;
@@ -26,7 +26,9 @@ function make(create, name, props, ...children) {
 
 const shown = (children) => children.flat(4).filter(Boolean).map((it) => (it instanceof Node ? it : visible(it)));
 
+export const part = (id) => document.getElementById(id);
 export const one = (root, selector) => root.querySelector(selector);
+export const all = (root, selector) => [...root.querySelectorAll(selector)];
 export const on = (element, name, run) => element.addEventListener(name, run);
 
 export function clear(element, ...children) {
@@ -48,8 +50,6 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202
 
 /** Text with what is invisible or changes direction made visible. */
 export const visible = (text) => String(text).replace(HIDDEN, (it) => `⟦U+${it.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
-
-// --- numbers and times
 
 export const count = (number) => Number(number ?? 0).toLocaleString("en-US");
 
@@ -76,7 +76,7 @@ export function when(at) {
 	return today ? clock(at) : `${day.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock(at)}`;
 }
 
-export const ago = (at) => h("time", { datetime: at, title: at, "data-ago": at }, agoText(at));
+export const ago = (at) => h("time", { datetime: at, title: at }, agoText(at));
 
 function agoText(at) {
 	const seconds = since(at);
@@ -85,8 +85,8 @@ function agoText(at) {
 
 setInterval(() => {
 	if (document.hidden) return;
-	for (const it of document.querySelectorAll("[data-ago]")) {
-		const text = agoText(it.dataset.ago);
+	for (const it of all(document, "time")) {
+		const text = agoText(it.dateTime);
 		if (it.textContent !== text) it.textContent = text;
 	}
 }, 10_000);
@@ -118,15 +118,36 @@ export const throttle = (milliseconds, run, times = 0) => {
 	};
 };
 
-let toasts;
+/** An error where something is shown already, or else in its place. */
+export const wrong = (error, shown, place, again) => (shown ? complain(error) : clear(place, failure(error, again)));
+export const complain = (error) => toast(error.message, "bad");
+
+/** Mark one element of a place, and no other. */
+export function select(root, element) {
+	for (const it of all(root, ".selected")) it.classList.remove("selected");
+	element?.classList.add("selected");
+}
+
+/** Draw a place anew, with the focus on the same one of its buttons. */
+export async function refocused(root, draw) {
+	const buttons = () => all(root, "button");
+	const at = buttons().indexOf(document.activeElement);
+	await draw();
+	if (document.activeElement === document.body) buttons()[at]?.focus({ preventScroll: true });
+}
+
+export const near = (element) => element?.scrollIntoView({ block: "nearest" });
+export const filled = (list) => one(list, ".empty")?.remove();
+
 export function toast(text, kind = "good") {
-	toasts ??= document.body.appendChild(h("div.toasts", { role: "status", "aria-live": "polite" }));
 	const made = h(`div.toast.${kind}`, text);
-	toasts.append(made);
+	part("toasts").append(made);
 	setTimeout(() => made.remove(), kind === "bad" ? 9_000 : 4_000);
 }
 
-export const template = (id) => document.getElementById(id).content.cloneNode(true);
+/** Sentences of the shell, by name. */
+export const SAY = part("words").content.firstChild.dataset;
+export const template = (id) => part(id).content.cloneNode(true);
 export const parts = (root, ...places) => places.map((it) => one(root, it));
 export const none = (id) => h("div.empty", template(`none-${id}`));
 
@@ -139,7 +160,7 @@ export function ask(id, values = {}, act = () => true) {
 		const buttons = one(form, ".buttons");
 		buttons.before(wrong);
 		one(form, "h2").id = "ask-title";
-		for (const it of form.querySelectorAll("[data-of]")) it.name ? (it.value = values[it.dataset.of]) : clear(it, values[it.dataset.of]);
+		for (const it of all(form, "[data-of]")) it.name ? (it.value = values[it.dataset.of]) : clear(it, values[it.dataset.of]);
 		one(form, "[value=no]")?.addEventListener("click", () => close(null));
 		async function send(event) {
 			event.preventDefault();
@@ -180,7 +201,7 @@ export function tabs(root, makers, chosen) {
 		clear(panel, (made[current] ??= makers[current]()));
 		made[current].renew?.();
 	}
-	on(list, "click", ({ target }) => target.value && (show(target.value), root.scrollIntoView({ block: "nearest" })));
+	on(list, "click", ({ target }) => target.value && (show(target.value), near(root)));
 	on(list, "keydown", ({ key, target }) => {
 		const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
 		const next = step && buttons[(buttons.indexOf(target) + step + buttons.length) % buttons.length];

@@ -1,12 +1,11 @@
 // How each kind of event looks: a message, a tool's card, an effect, an error, a line.
 
-import { h, one, ago, anchor, chip, clock, compact, money, quiet, state, template } from "./dom.js";
+import { h, one, ago, anchor, chip, clock, compact, money, quiet, state, template, SAY } from "./dom.js";
 import { Remote } from "./api.js";
-import { brief, longText, tree } from "./tree.js";
+import { brief, longText, opText, tree } from "./tree.js";
 
 export const CONVERSATION = ["user.*", "agent.*", "system.*", "session.*", "effect.*"];
 const HIDDEN = ["session.status_changed", "session.created"];
-const STOPS = template("stops").firstChild.dataset;
 
 export const speaks = ({ type }) => !HIDDEN.includes(type) && CONVERSATION.includes(type.replace(/\..*/, ".*"));
 
@@ -23,9 +22,11 @@ const at = (event) => h("button.seq", { "data-seq": event.seq, title: `Event ${e
 const line = (event, kind, ...content) => h(`div.line.${kind}`, h("span.dot"), h("span.what", content), h("span.by", event.actor), at(event));
 const card = (event, kind, title, ...body) => h(`article.card.${kind}`, h("header", title, at(event)), body);
 const warning = (value) => value && h("p.warning", text(value));
+const quote = (value) => value && h("q", text(value));
+const outcome = (event) => [chip("effect"), " ", state(event.type.slice(7))];
 const unsure = () => warning("It may have happened.");
-const json = (label, value) => h("details.json", { open: (JSON.stringify(value) ?? "").length < 240 }, h("summary", label),
-	value && typeof value === "object" ? tree(value) : h("div.string", longText(text(value ?? null))));
+const json = (label, value) => h("details.json", { open: text(value).length < 240 }, h("summary", label),
+	tree(value ?? null));
 
 export function conversationRow(event, log) {
 	const data = event.data ?? {};
@@ -35,7 +36,7 @@ export function conversationRow(event, log) {
 		if (ROWS[event.type]) return ROWS[event.type](event, data);
 		if (family === "effect") return effect(event, data);
 		if (name === "message") return message(event, data, log);
-		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")} `), data.reason || data.output ? h("q", text(data.reason || data.output)) : !data.from && Object.keys(data).length > 0 && brief(data, 90));
+		return line(event, "", bold(`${family === "session" ? "" : `${family} `}${name.replaceAll("_", " ")} `), quote(data.reason || data.output) || (!data.from && Object.keys(data).length > 0 && brief(data, 90)));
 	} catch {
 		return logRow(event, log);
 	}
@@ -82,7 +83,7 @@ export function joined(event, find) {
 	const made = find("request", data.call) ?? find("effect", data.key);
 	if (!made) return null;
 	made.dataset.effect = data.key;
-	one(made, ".result").replaceChildren(chip("effect"), " ", state(event.type.slice(7)));
+	one(made, ".result").replaceChildren(...outcome(event));
 	const said = data.error ? warning(data.error) : data.result !== undefined && !data.call && json("result", data.result);
 	if (said) one(made, ".output").replaceChildren(said);
 	return made;
@@ -96,7 +97,7 @@ function result(made, event, data) {
 }
 
 function effect(event, data) {
-	const made = card(event, "tool", [bold(data.name), h("span.result", chip("effect"), " ", state(event.type.slice(7)))], data.args && json("input", data.args),
+	const made = card(event, "tool", [bold(data.name), h("span.result", outcome(event))], data.args && json("input", data.args),
 		h("div.output", warning(data.error), data.result !== undefined && json("result", data.result)));
 	made.dataset.effect = data.key;
 	return made;
@@ -117,7 +118,7 @@ const ROWS = {
 		result(made, event, data);
 		return made;
 	},
-	"session.status_idle": (event, data) => h(`div.rule.${data.stop_reason}`, h("span", STOPS[data.stop_reason] ?? text(data.stop_reason)), data.summary && h("small", text(data.summary).slice(0, 200)), at(event)),
+	"session.status_idle": (event, data) => h(`div.rule.${data.stop_reason}`, h("span", SAY[data.stop_reason] ?? text(data.stop_reason)), data.summary && h("small", text(data.summary).slice(0, 200)), at(event)),
 	"session.error": (event, data) => card(event, "bad", [bold(data.code), chip(`attempt ${data.attempt ?? 1}`)], h("p", text(data.message)), data.retry_at && quiet("It is tried again ", ago(data.retry_at)),
 		data.traceback && h("details", h("summary", "traceback"), h("pre", text(data.traceback)))),
 	"session.child_created": child,
@@ -125,8 +126,8 @@ const ROWS = {
 	"session.related": (event, data) => line(event, "", bold(`${text(data.kind)} ${text(data.direction)} `), anchor(Remote.of(data))),
 	"session.revisit_set": (event, data) => line(event, "warn", bold("comes back "), data.at_us ? ago(new Date(data.at_us / 1000).toISOString()) : "", ` ${text(data.reason ?? "")}`),
 	"session.rewound": (event, data) => line(event, "info", bold("went back "), `to event ${text(data.at)}`),
-	"user.tool_confirmation": (event, data) => line(event, data.allow ? "good" : "bad", bold(data.allow ? "allowed " : "denied "), data.note && h("q", text(data.note))),
-	"user.interrupt": (event, data) => line(event, "warn", bold("interrupted "), data.note && h("q", text(data.note))),
+	"user.tool_confirmation": (event, data) => line(event, data.allow ? "good" : "bad", bold(data.allow ? "allowed " : "denied "), quote(data.note)),
+	"user.interrupt": (event, data) => line(event, "warn", bold("interrupted "), quote(data.note)),
 };
 
 /** An event as one line that opens. */
@@ -139,9 +140,8 @@ export function logRow(event, log) {
 			const more = Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
 			body.append(data === null ? warning(event.damage ?? "it cannot be read") : tree(data), ops.length ? json("changes of the state", ops) : "", json("more", more));
 		},
-	}, h("summary", at(event), h(`span.type.of-${event.type.split(".")[0]}`, event.type), h("span.what", brief(event.data, 160)), h("span.by", event.actor)), body);
+	}, h("summary", at(event), h(`span.type.of-${event.type.split(".")[0]}`, event.type), h("span.what", Object.keys(event.data ?? {}).length ? brief(event.data, 160) : event.ops?.map(opText).join(", ")), h("span.by", event.actor)), body);
 	return h("div.entry", details);
 }
 
-export const partialRow = () => h("article.message.agent.partial", { "aria-busy": "true" },
-	h("header", h("b", "agent"), chip("writing", "info")), h("div.body", h("span.text"), h("span.caret")));
+export const partialRow = () => template("partial").firstChild;

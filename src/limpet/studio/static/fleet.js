@@ -1,19 +1,19 @@
 // All sessions: how many of each kind, what happens a second, and a list that pages by cursor.
 
-import { h, one, on, ago, chip, clear, compact, count, failure, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
+import { h, all, one, on, ago, chip, clear, compact, count, failure, filled, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
 import { OWN, Remote, get, listen } from "./api.js";
 
 const READY = ["blocked", "due", "dead", "held"];
 const WINDOW = 60; // seconds of the rates
 const PAGE = 50;
 const ROWS_MAX = 1_000; // then it begins anew, unless somebody has scrolled down
-const TRIES = 5; // requests of a search before it asks whether to go on
+const TRIES = 20; // requests of a search before it asks whether to go on
 const COUNTED = { "session.status_idle": "turns", "session.error": "errors" };
 
 /** What happens a second, with the last minute as a line. */
 function rates(root) {
 	const second = () => Math.floor(Date.now() / 1000);
-	const kinds = [...root.querySelectorAll(".rate")].map((it) => ({ kind: it.classList[1], counts: new Array(WINDOW).fill(0), number: it.firstChild, line: one(it, "path") }));
+	const kinds = all(root, ".rate").map((it) => ({ kind: it.classList[1], counts: new Array(WINDOW).fill(0), number: it.firstChild, line: one(it, "path") }));
 	let at = second();
 	function shift() {
 		for (; at < second(); at += 1) for (const { counts } of kinds) (counts.shift(), counts.push(0));
@@ -41,12 +41,13 @@ export function fleet(app, query) {
 	const root = h("div.page.fleet", template("fleet"));
 	const flow = rates(root);
 	const [phases, body, note, more, form] = parts(root, ".phases", "tbody", ".note", ".more", "form");
-	const tiles = [...root.querySelectorAll(".tile")];
+	const tiles = all(root, ".tile");
 	for (const it of form) it.value = query.get(it.name) ?? "";
 	let next = null;
 	let asked = 0;
 	const rows = new Map();
 
+	const read = (page) => get(`${OWN}/sessions`, { ...parameters(), limit: PAGE, page });
 	const filters = () => Object.fromEntries([...form].map((it) => [it.name, it.value.trim()]).filter(([, value]) => value));
 	function parameters() {
 		const { label, status, text, ...rest } = filters();
@@ -59,23 +60,23 @@ export function fleet(app, query) {
 		return made;
 	}
 
-	// Without an index for its filters, a request stops after some thousand sessions.
-	async function load(page, tries = TRIES) {
+	// Without an index for its filters, a request looks at some of the sessions.
+	async function load(from, tries = TRIES) {
 		const number = (asked += 1);
 		body.ariaBusy = true;
 		try {
-			const found = await get(`${OWN}/sessions`, { ...parameters(), limit: PAGE, page });
+			const found = await read(from);
 			if (number !== asked) return;
-			if (!page) (clear(body), rows.clear());
+			if (!from) (clear(body), rows.clear());
 			for (const it of found.data) put(it);
 			next = found.next_page;
 			const stopped = next && found.data.length < PAGE / 2;
-			if (stopped && tries > 1) return await load(next, tries - 1);
+			if (stopped && tries > 1) return (clear(note, quiet("Searching further back…")), await load(next, tries - 1));
 			more.hidden = !next;
 			more.textContent = stopped ? "Search further back" : "Show more";
 			clear(note, stopped ? [h("b", rows.size ? count(rows.size) : "Nothing"), template("stopped")] : !rows.size && none(Object.keys(filters()).length ? "matches" : "exist"));
 		} catch (error) {
-			if (number === asked) clear(note, failure(error, () => load(page)));
+			if (number === asked) clear(note, failure(error, () => load(from)));
 		}
 		body.ariaBusy = number !== asked;
 	}
@@ -85,10 +86,10 @@ export function fleet(app, query) {
 		const number = asked;
 		if (body.ariaBusy === "true") return;
 		if (rows.size > ROWS_MAX && !root.parentNode.scrollTop) return load();
-		const found = await get(`${OWN}/sessions`, { ...parameters(), limit: PAGE }).catch(() => null);
+		const found = await read().catch(() => null);
 		if (!found || number !== asked || (found.next_page && !found.data.length)) return;
 		const shown = found.data.toReversed().map((it) => put(it, true));
-		if (rows.size) one(note, ".empty")?.remove();
+		if (rows.size) filled(note);
 		for (const row of body.children) {
 			row.classList.toggle("gone", !shown.includes(row));
 			if (found.next_page && row === shown[0]) break;
@@ -142,7 +143,7 @@ export function fleet(app, query) {
 	for (const tile of tiles) on(tile, "click", () => pick("status", tile.value));
 	load();
 	tally();
-	const refresh = throttle(1_000, renew);
+	const refresh = throttle(1_000, renew, 10);
 	const recount = throttle(5_000, tally, 30); // it counts all sessions
 	listen(`${OWN}/events/stream`, {}, (event) => (flow.add(event), refresh(), recount()), app.connection);
 	return { title: "Fleet", root, close: flow.close };

@@ -10,17 +10,14 @@ const LANES = 60; // sessions that are shown at once
 /** Columns of nodes by their distance from the first: { name: [x, y] }. */
 function layered(names, edges, entry) {
 	const depth = new Map([[entry, 0]]);
-	const waiting = [entry];
-	while (waiting.length) {
-		const from = waiting.shift();
-		for (const [a, b] of edges) if (a === from && !depth.has(b)) (depth.set(b, depth.get(a) + 1), waiting.push(b));
-	}
-	const rows = [];
-	for (const name of names) (rows[depth.get(name) ?? depth.size] ??= []).push(name);
-	const wide = Math.max(...rows.map((row) => row?.length ?? 0));
-	const places = {};
-	rows.filter(Boolean).forEach((row, y) => row.forEach((name, x) => (places[name] = [(wide - row.length) * (W + 24) / 2 + x * (W + 24) + 12, y * (H + GAP) + 12])));
-	return { places, width: wide * (W + 24), height: rows.filter(Boolean).length * (H + GAP) };
+	for (const [from, far] of depth) for (const [a, b] of edges) if (a === from && !depth.has(b)) depth.set(b, far + 1); // it goes on to what is added
+	const all = [];
+	for (const name of names) (all[depth.get(name) ?? depth.size] ??= []).push(name);
+	const rows = all.filter(Boolean);
+	const wide = Math.max(...rows.map((row) => row.length));
+	const [places, room] = [{}, W + 24];
+	rows.forEach((row, y) => row.forEach((name, x) => (places[name] = [((wide - row.length) / 2 + x) * room + 12, y * (H + GAP) + 12])));
+	return { places, width: wide * room, height: rows.length * (H + GAP) };
 }
 
 function arrow([ax, ay], [bx, by], kind) {
@@ -29,12 +26,20 @@ function arrow([ax, ay], [bx, by], kind) {
 	return s(`path.edge${kind}`, { d, "marker-end": "url(#tip)" });
 }
 
-export function graph(remote, go) {
-	const root = h("div.graph", quiet("Reading…"));
-	let [picked, last] = [];
+/** A place that is drawn when it is shown, and again when what it reads has changed. */
+function drawing(kind, read, draw) {
+	const root = h(kind, quiet("Reading…"));
+	let last;
 	root.renew = () => into(root, async () => {
-		const run = await remote.get("/graph_run");
-		if (last === (last = JSON.stringify(run))) return null; // it is drawn
+		const found = await read();
+		return last === (last = JSON.stringify(found)) ? null : draw(found);
+	});
+	return root;
+}
+
+export function graph(remote, go) {
+	let picked;
+	return drawing("div.graph", () => remote.get("/graph_run"), (run) => {
 		const { graph: name, entry, nodes, edges, path, current } = run;
 		if (!path.length) return none("graph");
 		const { places, width, height } = layered([...nodes.map((it) => it[0]), "END"], edges.map(([a, b]) => [a, b ?? "END"]), entry);
@@ -45,8 +50,9 @@ export function graph(remote, go) {
 			const visits = path.filter((it) => it.node === node);
 			clear(shown, h("h3", node, " ", node === current && state("running")), visits.length ? visits.map((it, at) => [link(`visit ${at + 1}, event ${it.seq}`, () => go(it.seq)), tree(it.state)]) : quiet("It did not run."));
 		};
+		const choose = (node) => pick((picked = node));
 		const box = (node, at) => s(`g.node${path.some((it) => it.node === node) ? ".ran" : ""}${node === current ? ".current" : ""}`,
-			{ transform: `translate(${at})`, tabindex: 0, role: "button", "aria-label": `Node ${visible(node)}`, onclick: () => pick((picked = node)), onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick((picked = node))) },
+			{ transform: `translate(${at})`, tabindex: 0, role: "button", "aria-label": `Node ${visible(node)}`, onclick: () => choose(node), onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), choose(node)) },
 			s("title", node), s("rect", { width: W, height: H, rx: node === "END" ? 19 : 8 }), s("text", { x: W / 2, y: H / 2 + 5, "text-anchor": "middle" }, node.length > 18 ? `${node.slice(0, 17)}…` : node));
 		const lines = edges.map(([a, b, may]) => [a, b ?? "END", (may ? ".may" : "") + (taken.has(`${a}>${b ?? "END"}`) ? ".taken" : "")]);
 		lines.sort((one, other) => one[2].length - other[2].length); // the way that was taken lies above
@@ -55,16 +61,11 @@ export function graph(remote, go) {
 			lines.map(([a, b, kind]) => places[a] && arrow(places[a], places[b], kind)),
 			Object.entries(places).map(([node, at]) => box(node, at))), quiet(`Path: ${path.map((it) => it.node).join(" → ")}`), shown];
 	});
-	return root;
 }
 
 /** Lanes: the session, and each that it is related to. */
 export function family(remote) {
-	const root = h("div.family", quiet("Reading…"));
-	let last;
-	root.renew = () => into(root, async () => {
-		const found = await remote.get("/graph", { limit: LANES });
-		if (last === (last = JSON.stringify(found))) return null;
+	return drawing("div.family", () => remote.get("/graph", { limit: LANES }), (found) => {
 		const lanes = found.nodes.map((node) => Object.assign(Remote.of(node.session), node));
 		const row = (key) => lanes.findIndex((it) => it.name === Remote.of(key).name);
 		const edges = found.edges.map((edge, n) => ({ ...edge, from: row(edge.source), to: row(edge.target), x: 28 + (n % 6) * 11 })).filter((edge) => edge.from >= 0 && edge.to >= 0);
@@ -79,5 +80,4 @@ export function family(remote) {
 				!same && it.app === remote.app && it.user === remote.user && h("a", { href: remote.compared(it.id) }, "Compare"));
 		}))), found.truncated && quiet(`The nearest ${LANES} are shown.`)];
 	});
-	return root;
 }

@@ -1,15 +1,15 @@
 // What waits for a person, the oldest first, and the answers to it.
 
-import { h, one, on, ago, anchor, ask, chip, clear, failure, none, parts, quiet, since, template, throttle, toast } from "./dom.js";
+import { h, all, on, ago, anchor, ask, chip, clear, filled, none, parts, quiet, since, template, throttle, toast, wrong, SAY } from "./dom.js";
 import { OWN, Remote, get, listen, session } from "./api.js";
 import { parsed } from "./travel.js";
 import { tree } from "./tree.js";
 
 /** The buttons that answer a request, for those who may. */
 function answers(remote, request, done) {
-	if (!session.may("write")) return quiet("Your key lets you look, not answer.");
+	if (!session.may("write")) return quiet(SAY.lookOnly);
 	const made = h("div.buttons", template(`answers-${request.kind}`));
-	for (const it of made.querySelectorAll("button")) on(it, "click", async () => {
+	for (const it of all(made, "button")) on(it, "click", async () => {
 		const body = { request_id: request.id, ...JSON.parse(it.dataset.body ?? "{}") };
 		const answer = await ask(`ask-${it.name}`, request, ({ note, output }) => remote.post(`/${it.value}`, { ...body, note: note || undefined, output: output && parsed(output) }));
 		if (answer) (toast(`Recorded as ${session.me.id}.`), done());
@@ -25,7 +25,7 @@ export function requestCard(remote, request, asked, done, linked = true) {
 		h("header", chip(request.kind.replace("_", " "), unknown ? "bad" : "warn"), h("b", request.name), asked && h("span.quiet", "asked ", ago(asked)),
 			left && h(`span.chip.${left < 3600 ? "bad" : "warn"}`, left > 0 ? ["expires ", ago(request.deadline)] : "expired"), linked && anchor(remote)),
 		unknown && template("may-have-happened"),
-		why && quiet(why), args != null && h("div.input", tree(args, { open: JSON.stringify(args).length < 9_999 })), unknown && h("details", h("summary", "What is known"), tree(more)), answers(remote, request, done));
+		why && quiet(why), args != null && h("div.input", h("small", "input "), tree(args, { open: JSON.stringify(args).length < 9_999 })), unknown && h("details", h("summary", "What is known"), tree(more)), answers(remote, request, done));
 }
 
 export function inbox(app) {
@@ -43,7 +43,7 @@ export function inbox(app) {
 				if (!ids.has(id)) (card.remove(), shown.delete(id));
 				if (id === last) break;
 			}
-			one(list, ".empty")?.remove();
+			filled(list);
 			for (const it of found.data) {
 				if (shown.has(it.request.id)) continue;
 				const card = requestCard(Remote.of(it.key), it.request, it.since, () => load());
@@ -55,8 +55,7 @@ export function inbox(app) {
 			app.waiting(shown.size, !!next);
 			if (!shown.size) clear(list, none("waits"));
 		} catch (error) {
-			if (shown.size) toast(error.message, "bad");
-			else clear(list, failure(error, () => load()));
+			wrong(error, shown.size, list, () => load());
 		}
 	}
 	load();

@@ -1,7 +1,7 @@
 // The log as a window: some hundred rows around one seq. A row is made once, so that nothing closes or
 // moves when events arrive.
 
-import { h, one, on, clear, count, into, none, parts, template, toast, visible } from "./dom.js";
+import { h, one, on, clear, complain, count, filled, into, near, none, parts, select, template, visible } from "./dom.js";
 import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
 
 const PAGE = 60;
@@ -86,7 +86,7 @@ export function sessionLog(remote, version, picked) {
 			list.prepend(made);
 		} else {
 			for (const [seq, row] of fresh) rows.set(seq, row);
-			one(list, ".empty")?.remove();
+			filled(list);
 			list.append(made);
 		}
 		if (ended) list.append(...partials.values());
@@ -119,7 +119,7 @@ export function sessionLog(remote, version, picked) {
 				drop(false);
 			}
 		} catch (error) {
-			toast(error.message, "bad");
+			complain(error);
 		} finally {
 			loading = null;
 		}
@@ -128,12 +128,9 @@ export function sessionLog(remote, version, picked) {
 
 	/** Drop rows at the far end, to bound memory. */
 	function drop(fromEnd) {
-		const seqs = [...rows.keys()];
-		const height = scroll.scrollHeight;
-		const top = scroll.scrollTop;
-		while (seqs.length > ROWS_MAX) {
-			const seq = fromEnd ? seqs.pop() : seqs.shift();
-			const row = rows.get(seq);
+		const [height, top] = [scroll.scrollHeight, scroll.scrollTop];
+		const many = Math.max(0, rows.size - ROWS_MAX);
+		for (const [seq, row] of fromEnd ? [...rows].slice(ROWS_MAX) : [...rows].slice(0, many)) {
 			if (row?.dataset.row === String(seq)) row.remove();
 			rows.delete(seq);
 			if (fromEnd) ended = false;
@@ -170,7 +167,7 @@ export function sessionLog(remote, version, picked) {
 		const follow = atEnd();
 		let row = partials.get(event.id);
 		if (!row) partials.set(event.id, (row = partialRow()));
-		if (ended && !row.isConnected) (one(list, ".empty")?.remove(), list.append(row));
+		if (ended && !row.isConnected) (filled(list), list.append(row));
 		if (row.attempt !== undefined && row.attempt !== event.attempt) one(row, ".text").textContent = "";
 		row.attempt = event.attempt;
 		one(row, ".text").textContent += visible(textOf(event.data) ?? "");
@@ -189,14 +186,9 @@ export function sessionLog(remote, version, picked) {
 	}
 
 	/** The row that shows a seq, or the nearest before it. */
-	function near(seq) {
-		let found = null;
-		for (const [it, row] of rows) {
-			if (it > seq && found) break;
-			if (row?.isConnected) found = row;
-			if (it >= seq && found) break;
-		}
-		return found;
+	function rowOf(seq) {
+		const shown = [...rows].filter(([, row]) => row?.isConnected);
+		return (shown.findLast(([it]) => it <= seq) ?? shown[0])?.[1];
 	}
 
 	async function go(seq) {
@@ -207,11 +199,8 @@ export function sessionLog(remote, version, picked) {
 
 	function mark(seq) {
 		selected = seq;
-		for (const it of list.querySelectorAll(".selected")) it.classList.remove("selected");
-		const row = near(seq);
-		if (!row) return;
-		row.classList.add("selected");
-		row.scrollIntoView({ block: "nearest" });
+		select(list, rowOf(seq));
+		near(one(list, ".selected"));
 	}
 
 	function pick(seq) {
@@ -222,25 +211,25 @@ export function sessionLog(remote, version, picked) {
 	function step(by) {
 		const shown = [...list.querySelectorAll("[data-row]")];
 		const at = shown.findIndex((it) => it.classList.contains("selected"));
-		const row = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : at + by];
+		const row = at < 0 ? shown.at(by < 0 ? -1 : 0) : shown[at + by];
 		if (row) pick(Number(row.dataset.row));
 	}
 
 	async function search(by) {
 		const q = box.value.trim();
 		if (!q) return box.focus();
-		const from = selected ?? (by > 0 ? 0 : version + 1);
-		const query = { q, types: types(), limit: 1, order: by > 0 ? "asc" : "desc", ...(by > 0 ? { after: from } : { before: from }) };
+		const where = by > 0 ? { order: "asc", after: selected ?? 0 } : { order: "desc", before: selected ?? version + 1 };
 		found.textContent = "searching…";
 		try {
-			for (let page = { next_page: null }, n = 0; n < SEARCH_PAGES_MAX; n += 1) {
-				page = await remote.get("/search", { ...query, page: page.next_page });
-				if (page.data.length) {
-					found.textContent = `#${page.data[0].seq}`;
-					await go(page.data[0].seq);
-					return picked(page.data[0].seq);
+			for (let page, n = 0; n < SEARCH_PAGES_MAX; n += 1) {
+				const { data: [event], next_page: next } = await remote.get("/search", { q, types: types(), limit: 1, ...where, page });
+				if (event) {
+					found.textContent = `#${event.seq}`;
+					await go(event.seq);
+					return picked(event.seq);
 				}
-				if (!page.next_page) break;
+				if (!next) break;
+				page = next;
 			}
 			found.textContent = by > 0 ? "no later match" : "no earlier match";
 		} catch (error) {

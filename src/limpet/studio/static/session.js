@@ -1,6 +1,6 @@
 // One session: the conversation, and the tabs beside it.
 
-import { h, one, on, ago, anchor, ask, chip, clear, count, labels, money, parts, state, tabs, template, throttle, toast } from "./dom.js";
+import { h, all, one, on, ago, anchor, ask, chip, clear, complain, count, labels, money, parts, state, tabs, template, throttle, toast } from "./dom.js";
 import { OWN, Remote, listen, session } from "./api.js";
 import { sessionLog } from "./log.js";
 import { waterfalls } from "./trace.js";
@@ -25,7 +25,8 @@ export async function sessionPage(app, app_, user, id, query) {
 		family: () => family(remote),
 		about: () => about,
 	}, query.get("tab"));
-	const acts = [...menu.querySelectorAll("button")].filter((it) => session.may(it.dataset.needs) || it.remove());
+	session.strip(root);
+	const acts = all(menu, "button");
 	for (const it of acts) on(it, "click", () => act(it.name));
 
 	function show() {
@@ -34,9 +35,9 @@ export async function sessionPage(app, app_, user, id, query) {
 		clear(status, state(head.phase), told.map(state), labels(head));
 		menu.hidden = acts.every((it) => it.hidden);
 		form.hidden = /completed|terminated|archived/.test(head.phase);
-		const ids = head.requests.map((it) => it.id);
-		for (const it of [...waiting.children]) if (!ids.includes(it.dataset.requestId)) it.remove();
-		for (const it of head.requests) if (!one(waiting, `[data-request-id="${CSS.escape(it.id)}"]`)) waiting.append(requestCard(remote, it, null, refresh, false));
+		const cards = new Map([...waiting.children].map((it) => [it.dataset.requestId, it]));
+		for (const it of head.requests) if (!cards.delete(it.id)) waiting.append(requestCard(remote, it, null, refresh, false));
+		for (const it of cards.values()) it.remove();
 		const { usage, budget } = head;
 		const { limit, spent, reserved, remaining } = budget ?? {};
 		const bar = (name, shown, max = limit[name]) => max != null && h("div", `${shown(spent[name])} of ${shown(max)} ${name === "cost" ? "" : `${name} `}spent, ${shown(remaining[name])} left`,
@@ -82,12 +83,11 @@ export async function sessionPage(app, app_, user, id, query) {
 			await remote.send(said);
 		} catch (error) {
 			text.value = said;
-			toast(error.message, "bad");
+			complain(error);
 		}
 	}
 	on(text, "keydown", (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && send(event));
 	on(form, "submit", send);
-	if (!session.may("write")) form.remove();
 	on(menu, "keydown", (event) => event.key === "Escape" && ((menu.open = false), menu.firstChild.focus()));
 	on(menu, "focusout", (event) => (menu.open &&= !event.relatedTarget || menu.contains(event.relatedTarget)));
 	clear(of, app_).href = `#/fleet?app=${encodeURIComponent(app_)}`;
@@ -111,7 +111,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		if (error) await refresh();
 		if (head.phase === "archived") return app.connection();
 		app.connection(name, error);
-		if (error) toast(error.message, "bad");
+		if (error) complain(error);
 	});
 	if (head.version <= 5_000) verify();
 	await opening;

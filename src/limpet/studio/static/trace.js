@@ -1,6 +1,6 @@
 // Wakes as waterfalls: each span a bar, idle time folded, tokens and cost beside it.
 
-import { h, one, s, chip, clear, compact, count, failure, link, money, none, span as time, state, throttle, toast, visible, when } from "./dom.js";
+import { h, on, one, s, chip, clear, compact, count, link, money, near, none, refocused, select, span as time, state, template, throttle, visible, when, wrong } from "./dom.js";
 
 const WIDTH = 1000;
 const FOLDED = 26; // the width of an idle time
@@ -11,10 +11,10 @@ const SPANS = 300; // of a wake that are drawn at once
 export function waterfalls(remote, picked) {
 	const wakes = new Map();
 	const stale = new Set();
-	const list = h("div.wakes");
-	const more = h("button.link", { hidden: true, onclick: () => load(last.seq) }, "Earlier wakes");
-	const later = h("button.link", { hidden: true, onclick: () => mark(null) }, "The newest wakes");
-	const root = h("div.trace", later, list, more);
+	const root = h("div.trace", template("trace"));
+	const [later, list, more] = root.children;
+	on(more, "click", () => load(last.seq));
+	on(later, "click", () => mark(null));
 	const seen = new IntersectionObserver((entries) => entries.filter((it) => it.isIntersecting).forEach((it) => fill(it.target.wake)));
 	const renew = throttle(300, () => (stale.forEach((id) => fill(id, true)), stale.clear()), 4);
 	let [asked, end, last, selected, sought] = [0, Infinity]; // from `last` to `end` is shown
@@ -33,8 +33,7 @@ export function waterfalls(remote, picked) {
 			for (const event of found) (add(event, last), (last = event));
 			highlight();
 		} catch (error) {
-			if (wakes.size) toast(error.message, "bad");
-			else clear(list, failure(error, () => load(before)));
+			wrong(error, wakes.size, list, () => load(before));
 		}
 	}
 
@@ -99,10 +98,8 @@ export function waterfalls(remote, picked) {
 				h("span.took", it.ended_us ? took(it) : "…", it.usage && h("small", ` ${compact(used(it))} tok`, it.cost && ` ${money(it.cost)}`)));
 			return { row, range };
 		});
-		const focused = [...wake.body.children].indexOf(document.activeElement);
 		const rest = () => ((wake.most = Infinity), draw(wake));
-		clear(wake.body, wake.rows.map((it) => it.row), spans.length > wake.rows.length && link(`All ${count(spans.length)} spans`, rest), activation.error && h("p.warning", activation.error));
-		wake.body.children[focused]?.focus({ preventScroll: true });
+		refocused(wake.body, () => clear(wake.body, wake.rows.map((it) => it.row), spans.length > wake.rows.length && link(`All ${count(spans.length)} spans`, rest), activation.error && h("p.warning", activation.error)));
 		highlight();
 	}
 
@@ -115,14 +112,13 @@ export function waterfalls(remote, picked) {
 
 	function highlight() {
 		const seq = selected;
-		for (const it of root.querySelectorAll(".selected")) it.classList.remove("selected");
-		if (!seq) return;
+		if (!seq) return select(root);
 		const wake = [...wakes.values()].filter((it) => it.from <= seq).sort((a, b) => b.from - a.from)[0];
 		if (wake && !wake.trace) return fill(wake.id);
 		const inside = wake?.rows?.filter(({ range }) => range[0] <= seq && seq <= range[1]) ?? [];
 		const row = inside.sort((a, b) => a.range[1] - a.range[0] - (b.range[1] - b.range[0]))[0]?.row;
-		row?.classList.add("selected");
-		if (sought) row?.scrollIntoView({ block: "nearest" }); // once: live bars move nothing
+		select(root, row);
+		if (sought) near(row); // once: live bars move nothing
 		if (row) sought = false;
 	}
 

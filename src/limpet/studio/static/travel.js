@@ -1,6 +1,6 @@
 // Time travel: a slider over the log, the state at its moment, and ways on from there.
 
-import { h, one, on, s, ago, ask, clear, count, into, link, none, parts, quiet, template, throttle, toast, when } from "./dom.js";
+import { h, all, one, on, s, ago, ask, clear, complain, count, into, link, near, none, parts, quiet, refocused, template, throttle, toast, when, SAY } from "./dom.js";
 import { session } from "./api.js";
 import { changes, opText, tree } from "./tree.js";
 
@@ -29,10 +29,8 @@ export function timeTravel(remote, version, moved) {
 	range.value = version;
 	on(range, "input", () => to(Number(range.value), "slider"));
 	on(back, "click", toNow);
-	for (const it of panel.querySelectorAll("[data-needs]")) {
-		on(it, "click", acts[it.value]);
-		if (!session.may(it.dataset.needs)) it.remove();
-	}
+	session.strip(panel);
+	for (const it of all(panel, "[data-needs]")) on(it, "click", acts[it.value]);
 	show();
 	loadCheckpoints();
 
@@ -73,8 +71,7 @@ export function timeTravel(remote, version, moved) {
 	async function load() {
 		if (!panel.parentElement) return; // its tab reads it
 		const [seq, live] = [moment, now];
-		let focused;
-		await into(stated, async () => {
+		await refocused(stated, () => into(stated, async () => {
 			const [{ state }, diff] = await Promise.all([
 				remote.get("/state", live ? {} : { at: seq }), live || seq < 2 ? { changes: [] } : remote.get("/diff", { from: seq - 1, to: seq })]);
 			if (seq !== moment || live !== now) return null;
@@ -82,17 +79,14 @@ export function timeTravel(remote, version, moved) {
 			if (drawn === (drawn = JSON.stringify([state, diff])) && !one(stated, ".failure")) return null;
 			fields = state;
 			const marks = new Map(diff.changes.map((it) => [JSON.stringify(it.path), it.kind]));
-			clear(changed, seq > 1 ? changes(diff.changes, blame) : quiet("The first event: the state begins here."));
-			focused = [...stated.querySelectorAll("button")].indexOf(document.activeElement);
+			clear(changed, seq > 1 ? changes(diff.changes, blame) : quiet(SAY.first));
 			return Object.keys(state).length ? tree(state, { pick: blame, marks, toggled }) : quiet("The state is empty.");
-		});
-		stated.querySelectorAll("button")[focused]?.focus({ preventScroll: true });
+		}));
 	}
 
 	async function loadCheckpoints() {
-		const page = await remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }));
-		pins = page.data;
-		clear(pinned, page.data.length ? h("ul.plain", page.data.map((it) => h("li", link(`#${it.ref.number}`, () => to(it.ref.seq)),
+		pins = (await remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }))).data;
+		clear(pinned, pins.length ? h("ul.plain", pins.map((it) => h("li", link(`#${it.ref.number}`, () => to(it.ref.seq)),
 			` at event ${count(it.ref.seq)}, ${it.trigger}, `, ago(it.at), " ", session.may("write") && link("Restore", () => restore(it.ref)))))
 			: none("checkpoints"));
 		show();
@@ -105,9 +99,9 @@ export function timeTravel(remote, version, moved) {
 			const past = page.data.filter((it) => it.event.seq <= moment);
 			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((it) =>
 				h("li", link(`#${it.event.seq}`, () => to(it.event.seq)), " ", h("b", it.actor), " ", ago(it.event.at), " ",
-					h("code", opText(it.op))))) : quiet("Nobody did up to this moment.")];
+					h("code", opText(it.op))))) : quiet(SAY.nobody)];
 		});
-		blamed.scrollIntoView({ block: "nearest" });
+		near(blamed);
 	}
 
 	async function fork(edits) {
@@ -123,7 +117,7 @@ export function timeTravel(remote, version, moved) {
 	async function rewind() {
 		const answer = await ask("ask-rewind", { seq: moment }, () => remote.post("/rewind", { to: moment }));
 		if (!answer) return;
-		toast(answer.event ? `Rewound by event ${answer.event.seq}.` : "Nothing was different: nothing was recorded.");
+		toast(answer.event ? `Rewound by event ${answer.event.seq}.` : SAY.same);
 		toNow();
 	}
 
@@ -133,7 +127,7 @@ export function timeTravel(remote, version, moved) {
 			toast(`Checkpoint #${made.number} is at event ${made.seq}.`);
 			loadCheckpoints();
 		} catch (error) {
-			toast(error.message, "bad");
+			complain(error);
 		}
 	}
 
@@ -144,7 +138,7 @@ export function timeTravel(remote, version, moved) {
 	async function bisect() {
 		const answer = await ask("ask-bisect", {}, async ({ path, is, value }) => {
 			const { event } = await remote.post("/bisect", { path, is, value: parsed(value) });
-			if (!event) throw new Error("It is true now: there is nothing to find.");
+			if (!event) throw new Error(SAY.holds);
 			return event;
 		});
 		if (!answer) return;

@@ -88,6 +88,6 @@ export function changes(found, pick) {
 	if (!found.length) return h("p.quiet", "Nothing is different.");
 	return h("ul.changes", found.slice(0, 200).map((it) =>
 		h(`li.${it.kind}`, h(pick ? "button.name" : "b", { onclick: pick && (() => pick(it.path)) }, it.path.join(".") || "(everything)"), " ",
-			it.kind !== "add" && h("del", brief(it.old)), it.kind === "modify" && " → ", it.kind !== "remove" && h("ins", brief(it.new)))),
+			it.kind !== "add" && h("del", brief(it.old)), it.kind === "modify" && " → ", it.kind !== "delete" && h("ins", brief(it.new)))),
 		found.length > 200 && h("li.quiet", `${count(found.length - 200)} more`));
 }

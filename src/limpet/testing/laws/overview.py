@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
-from limpet.model import Key, Prepared
+import pytest
+
+from limpet.errors import InvalidQuery
+from limpet.model import Head, Key, Prepared, limits
 from limpet.model.facts.phases import transition
 from limpet.model.facts.running.requests import RequestKind, asked
-from limpet.model.facts.running.runs import failed, status_idle
-from limpet.model.lease import readiness
+from limpet.model.facts.running.runs import STATUSES, failed, status_idle
+from limpet.model.lease import READINESS, readiness, status_at
 from limpet.store.leases import LeaseStore
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
 from limpet.store.protocol import Query
@@ -55,6 +58,17 @@ async def inbox(
         met += page
         if after is None:
             return met
+
+
+async def _pages(store: OverviewStore, query: Query) -> list[Head]:
+    """Every head, two at a time, also after an empty page."""
+    met: list[Head] = []
+    page = await store.heads(query, cursor=None, limit=2)
+    met += page.items
+    while page.cursor is not None:
+        page = await store.heads(query, cursor=page.cursor, limit=2)
+        met += page.items
+    return met
 
 
 def seen(asked_by: list[AskedBy]) -> list[tuple[str, int]]:
@@ -122,8 +136,8 @@ class OverviewLaws:
         await store.delete(key("d"))
         assert seen(await inbox(store)) == [("a", 3)]
 
-    async def test_sessions_are_counted_by_what_they_need(self, store: OverviewStore) -> None:
-        """As `readiness` says of the head of each: idle, due, leased, blocked, dead, held."""
+    async def _one_of_each(self, store: OverviewStore) -> None:
+        """Sessions that need different things: nothing, an answer, a grant, a worker, …"""
         await create(store, key("idle"))
         await wait(store, key("paused"), asking("x"))
         stop = status_idle("requires_action", blocked_on=["x"])
@@ -146,6 +160,10 @@ class OverviewLaws:
         await add(store, key("ended"), ready(transition("active", "terminate")))
         await create(store, C)
         await add(store, C, draft("user.message", {"text": "hi"}, input=True))
+
+    async def test_sessions_are_counted_by_what_they_need(self, store: OverviewStore) -> None:
+        """As `readiness` says of the head of each: idle, due, leased, blocked, dead, held."""
+        await self._one_of_each(store)
         await self._counts_agree(store, None)
         await self._counts_agree(store, "shop")
         await self._counts_agree(store, "bank")
@@ -158,6 +176,52 @@ class OverviewLaws:
             "held",
         }
         assert sum([tally.sessions for tally in await store.tally(None, limit=3)]) == 3
+
+    @pytest.mark.parametrize("scan_max", [limits.SCAN_MAX, 2])
+    async def test_sessions_are_listed_by_what_they_do(
+        self, store: OverviewStore, scan_max: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of each status and readiness exactly those, in the order of creation, for any bound."""
+        await self._one_of_each(store)
+        heads = (await store.heads(Query(), cursor=None, limit=ALL)).items
+        monkeypatch.setattr(limits, "SCAN_MAX", scan_max)
+        now, met = store.now_us(), 0
+        for query in (
+            *[Query(status=status, reverse=False) for status in STATUSES],
+            *[Query(ready=each) for each in READINESS],
+            *[Query(ready=each, app="shop", user="ada") for each in READINESS],
+            Query(status="idle", ready="blocked", app="shop"),
+            Query(ready="due", created_after_us=heads[-1].created_us),
+        ):
+            expected = [
+                head
+                for head in (heads if query.reverse else heads[::-1])
+                if query.app in (None, head.key.app)
+                and query.user in (None, head.key.user)
+                and query.status in (None, status_at(head, now))
+                and query.ready in (None, readiness(head, now))
+                and head.created_us > (query.created_after_us or 0)
+            ]
+            assert await _pages(store, query) == expected, query
+            met += len(expected)
+        assert met >= 3 * len(heads)  # nearly each by its status and, twice, by its readiness
+
+    @pytest.mark.arguments
+    async def test_what_sessions_do_goes_with_the_order_of_creation(
+        self, store: OverviewStore
+    ) -> None:
+        """Other orders, phases and tombstones are refused, and so is a word that is none of it."""
+        wrong: Any
+        for wrong in (
+            Query(app="shop", status="idle", order="updated"),
+            Query(app="shop", ready="due", order="key"),
+            Query(ready="due", phase="init"),
+            Query(status="idle", deleted=True),
+            Query(status="asleep"),  # type: ignore[arg-type]  # what is refused
+            Query(ready="busy"),  # type: ignore[arg-type]  # what is refused
+        ):
+            with pytest.raises(InvalidQuery):
+                await store.heads(wrong, cursor=None, limit=2)
 
     async def _counts_agree(self, store: OverviewStore, app: str | None) -> None:
         page = await store.heads(Query(app=app), cursor=None, limit=ALL)

@@ -8,7 +8,7 @@ behind that says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -31,6 +31,7 @@ INTERRUPT: Final = "user.interrupt"
 DEAD: Final = "$dead"  # the label of dead letters, by which they are listed
 
 Status: TypeAlias = Literal["idle", "running", "rescheduling", "terminated"]
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 StopReason: TypeAlias = Literal[
     "end_turn",
     "requires_action",

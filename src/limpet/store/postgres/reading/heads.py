@@ -107,7 +107,9 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
         where.append(_UNRESERVED)
     way = "DESC" if query.reverse else "ASC"
     order = ", ".join([f"{column} {way}" for column in columns])
-    passes = _passing(query, args)
+    if cursors.by_work(query):
+        source += " CROSS JOIN (SELECT limpet.now_us() AS now_us) n"
+    passes, walked = _passing(query, args), cursors.walked(query)
     number = f"row_number() OVER (ORDER BY {order})" if passes else "0"
     shown = _DELETED if query.deleted else _LIVING
     sql = f"SELECT {shown}, {number} AS n, "
@@ -115,9 +117,9 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
     sql += f"WHERE {' AND '.join(where)} " if where else ""
     # Written out: of a page whose size it does not know, the server thinks a tenth of the table,
     # and then plans the statement again on every call.
-    sql += f"ORDER BY {order} LIMIT {limits.WALK_MAX if passes else limit + 1}"
+    sql += f"ORDER BY {order} LIMIT {walked if passes else limit + 1}"
     if passes:
-        met = f"passes OR n = {limits.WALK_MAX}"
+        met = f"passes OR n = {walked}"
         sql = f"SELECT * FROM ({sql}) w WHERE {met} LIMIT {limit + 1}"  # nosec B608  # numbers
     return sql, args
 
@@ -127,7 +129,7 @@ def on_page(rows: list[Any], query: Query, limit: int) -> tuple[list[Any], str |
     met = [row for row in rows if row["passes"]]
     if len(met) > limit:
         return met[:limit], cursor_after(met[limit - 1], query)
-    walked = bool(rows) and rows[-1]["n"] == limits.WALK_MAX
+    walked = bool(rows) and rows[-1]["n"] == cursors.walked(query)
     return met, cursor_after(rows[-1], query) if walked else None
 
 
@@ -156,6 +158,9 @@ def _passing(query: Query, args: list[Any]) -> str:
     if query.phase is not None:
         standing = None if query.phase == ACTIVE else query.phase
         wanted.append(f"s.standing IS NOT DISTINCT FROM {_bind(args, standing)}")
+    for name, value in (("status", query.status), ("readiness", query.ready)):
+        if value is not None:
+            wanted.append(f"({SQL[name]}) = {_bind(args, value)}")
     return f"({' AND '.join(wanted)})"
 
 

@@ -14,3 +14,4 @@ from pathlib import Path
 from limpet.store.statements import read_sql
 
 SQL, SCRIPTS = read_sql(Path(__file__).parent)
+SQL["tally"] = SQL["tally"].replace("/* readiness */", SQL["readiness"])

@@ -21,25 +21,36 @@ SELECT p.name, p.value, p.sid, s.app, s.owner, s.id AS session_id FROM (
 ) p JOIN limpet.sessions s ON s.sid = p.sid
 ORDER BY p.name, p.sid
 
+-- name: status
+-- What `model.lease.status_at` says of a head `s`: a part of statements.
+CASE
+    WHEN s.standing IN ('completed', 'terminated', 'archived') THEN 'terminated'
+    WHEN s.worker IS NOT NULL AND s.lease_us > n.now_us THEN 'running'
+    WHEN s.facts #>> '{run,stop}' = 'rescheduling' THEN 'rescheduling'
+    ELSE 'idle'
+END
+
+-- name: readiness
+-- The same of `model.lease.readiness`.
+CASE
+    WHEN s.worker IS NOT NULL AND s.lease_us > n.now_us THEN 'leased'
+    WHEN coalesce(s.lease_us, s.due_us) <= n.now_us THEN 'due'
+    WHEN s.facts #> '{ending,held}' IS NOT NULL THEN 'dead'
+    WHEN coalesce(s.standing, '') NOT IN ('completed', 'terminated')
+        AND s.facts #> '{run,dead}' IS NOT NULL THEN 'dead'
+    WHEN coalesce(s.standing, '') NOT IN ('completed', 'terminated')
+        AND coalesce(s.facts #> '{run,paused}', s.facts #> '{run,needs}') IS NOT NULL THEN 'blocked'
+    WHEN s.lease_us IS NOT NULL THEN 'held'
+    WHEN s.due_us IS NOT NULL AND s.facts #>> '{run,stop}' = 'rescheduling' THEN 'held'
+    ELSE 'idle'
+END
+
 -- name: tally
--- What `model.readiness` says of each head, counted.
 SELECT phase, stop, ready, has_input, count(*) AS sessions FROM (
-    SELECT coalesce(s.facts ->> 'phase', 'active') AS phase,
+    SELECT coalesce(s.standing, 'active') AS phase,
            coalesce(s.facts #>> '{run,stop}', '') AS stop,
            coalesce((s.facts #>> '{inputs,pending}')::bigint, 0) > 0 AS has_input,
-           CASE
-               WHEN s.worker IS NOT NULL AND s.lease_us > n.now_us THEN 'leased'
-               WHEN coalesce(s.lease_us, s.due_us) <= n.now_us THEN 'due'
-               WHEN s.facts #> '{ending,held}' IS NOT NULL THEN 'dead'
-               WHEN coalesce(s.facts ->> 'phase', '') NOT IN ('completed', 'terminated')
-                   AND s.facts #> '{run,dead}' IS NOT NULL THEN 'dead'
-               WHEN coalesce(s.facts ->> 'phase', '') NOT IN ('completed', 'terminated')
-                   AND coalesce(s.facts #> '{run,paused}', s.facts #> '{run,needs}') IS NOT NULL
-                   THEN 'blocked'
-               WHEN s.lease_us IS NOT NULL THEN 'held'
-               WHEN s.due_us IS NOT NULL AND s.facts #>> '{run,stop}' = 'rescheduling' THEN 'held'
-               ELSE 'idle'
-           END AS ready
+           /* readiness */ AS ready
     FROM limpet.sessions s CROSS JOIN (SELECT limpet.now_us() AS now_us) n
     WHERE s.app >= $2 AND s.app <= $3 AND (s.app < '$' OR s.app >= '%')
     LIMIT $1

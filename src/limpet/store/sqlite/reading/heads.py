@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
@@ -35,22 +35,36 @@ _COLUMNS = ", ".join(f"s.{column}" for column in rows.HEAD_COLUMNS.split(", "))
 _CREATED, _UPDATED, _FACTS = 7, 8, 10  # in a row of either; facts are in a row of heads
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 
+
+class _Range(NamedTuple):
+    """A range of an index: its source, its conditions, the columns of its order, and the values."""
+
+    source: str
+    where: list[str]
+    order: list[str]
+    args: list[Any]
+
+
 KnownFold: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 
 
-def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int) -> Page[Head]:
+def page(
+    conn: apsw.Connection, query: Query, now_us: int, *, cursor: str | None, limit: int
+) -> Page[Head]:
     """One page, and the cursor to the next if there is one."""
-    page_rows, more = rows_of(conn, query, cursor=cursor, limit=limit)
+    page_rows, more = rows_of(conn, query, now_us, cursor=cursor, limit=limit)
     made = rows.tombstone_from if query.deleted else rows.head_from
     return Page(tuple([made(row) for row in page_rows]), more)
 
 
 def rows_of(
-    conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int
+    conn: apsw.Connection, query: Query, now_us: int, *, cursor: str | None, limit: int
 ) -> tuple[list[HeadRow], str | None]:
     """The rows of one page, and the cursor to the next if there is one."""
     cursors.check(query)
+    if cursors.by_work(query):
+        return _by_work(conn, query, now_us, cursor, limit)
     most = limits.WALK_MAX if cursors.filters(query) else limit + 1
     # Row by row: what lies beyond the page is not read. Closed, or its reading would go on.
     with ExitStack() as stack:
@@ -58,10 +72,51 @@ def rows_of(
         if cursors.by_phase(query):
             reading = _by_phase(conn, stack, query, cursor, most)
         else:
-            sql, args = _by_key(query, cursor) if _is_by_key(query) else _statement(query, cursor)
+            source, where, order, args = (_by_key if _is_by_key(query) else _range)(query, cursor)
+            columns = rows.TOMBSTONE_COLUMNS if query.deleted else _COLUMNS
+            sql = _select(columns, source, where, order, query)
             reading = _opened(conn, stack).execute(sql, (*args, most))
-        met, last = walk(reading, lambda row: _passes(row, query), limit)
+        met, last = walk(reading, lambda row: _passes(row, query), limit, limits.WALK_MAX)
     return met, None if last is None else cursor_after(last, query)
+
+
+def _by_work(
+    conn: apsw.Connection, query: Query, now_us: int, cursor: str | None, limit: int
+) -> tuple[list[HeadRow], str | None]:
+    """The rows of a page that do now what is asked for. SQLite compares them where they lie, up to
+    the last row that a page may look at."""
+    source, where, order, args = _range(query, cursor)
+    edge = _edge(conn, query, source, where, order, args)
+    if edge is not None:
+        where.append(f"({', '.join(order)}) {'>=' if query.reverse else '<='} (?, ?)")
+        args += edge
+    for name, value in (("status", query.status), ("readiness", query.ready)):
+        if value is not None:
+            where.append(f"({SQL[name]}) = ?")
+            args.append(value)
+    sql = _select(_COLUMNS, f"{source} CROSS JOIN (SELECT ? AS now_us)", where, order, query)
+    with closing(conn.cursor()) as reading:
+        heads = reading.execute(sql, (now_us, *args, limits.SCAN_MAX))
+        met, last = walk(heads, lambda row: _passes(row, query), limit, limits.SCAN_MAX)
+    if last is not None:
+        return met, cursor_after(last, query)
+    return met, None if edge is None else cursors.write(query, *edge)
+
+
+def _edge(
+    conn: apsw.Connection,
+    query: Query,
+    source: str,
+    where: list[str],
+    order: list[str],
+    args: list[Any],
+) -> tuple[int, int] | None:
+    """The place of the last head that a page may look at; None if the range ends before it."""
+    sql = _select(", ".join(order), source, where, order, query)
+    place: tuple[int, int] | None = conn.execute(
+        f"{sql} OFFSET ?", (*args, 1, limits.SCAN_MAX - 1)
+    ).get
+    return place
 
 
 def cursor_after(row: HeadRow, query: Query) -> str:
@@ -73,10 +128,16 @@ def cursor_after(row: HeadRow, query: Query) -> str:
 
 
 def page_with_states(
-    reader: SQLiteReader, known: KnownFold, query: Query, *, cursor: str | None, limit: int
+    reader: SQLiteReader,
+    known: KnownFold,
+    query: Query,
+    now_us: int,
+    *,
+    cursor: str | None,
+    limit: int,
 ) -> Page[Head]:
     """A page of heads with their states. To be called within one instant."""
-    page_rows, more = rows_of(reader.conn, query, cursor=cursor, limit=limit)
+    page_rows, more = rows_of(reader.conn, query, now_us, cursor=cursor, limit=limit)
     kept = [(row[0], rows.head_from(row)) for row in page_rows]
     folds = {head.key: fold for _, head in kept if (fold := known(head)) is not None}
     count = _fitting_count(reader, kept, [sid for sid, head in kept if head.key not in folds])
@@ -123,7 +184,7 @@ def _by_phase(
     where = ["s.app = ?", "s.standing = ?"]
     if row is not None:
         where.append(f"s.sid {'<' if query.reverse else '>'} ?")
-    sql = _select("sessions s", where, ["s.sid"], query)
+    sql = _select(_COLUMNS, "sessions s", where, ["s.sid"], query)
     rest = (query.phase, *([] if row is None else [row]), most)
     one = None if query.app is None else [query.app]
     apps = one or _apps(conn, "standing_app_after", reserved=query.reserved)
@@ -131,7 +192,8 @@ def _by_phase(
     return merge(*parts, key=itemgetter(0), reverse=query.reverse)
 
 
-def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
+def _range(query: Query, cursor: str | None) -> _Range:
+    """The range of an index in the order of times: of everything, an app, a user, or labels."""
     mark = "s.updated_us" if query.order == "updated" else "s.created_us"
     source, (where, args) = "sessions s", _owner_condition(query)
     if query.labels:
@@ -148,7 +210,7 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
             args.append(at >> limits.UPDATE_SLOT_BITS)
         where.append(f"({mark}, {row}) {sign} (?, ?)")
         args += [at, at_row]
-    return _select(source, where, order, query), args
+    return _Range(source, where, order, args)
 
 
 def _owner_condition(query: Query) -> tuple[list[str], list[Any]]:
@@ -174,8 +236,7 @@ def _add_range(query: Query, mark: str, where: list[str], args: list[Any]) -> No
             args.append(bound)
 
 
-def _select(source: str, where: list[str], order: list[str], query: Query) -> str:
-    columns = _COLUMNS if not query.deleted else rows.TOMBSTONE_COLUMNS
+def _select(columns: str, source: str, where: list[str], order: list[str], query: Query) -> str:
     way = "DESC" if query.reverse else "ASC"
     chosen = f" WHERE {' AND '.join(where)}" if where else ""
     ordered = ", ".join(f"{column} {way}" for column in order)
@@ -183,7 +244,7 @@ def _select(source: str, where: list[str], order: list[str], query: Query) -> st
     return f"SELECT {columns} FROM {source}{chosen} ORDER BY {ordered} LIMIT ?"  # nosec B608
 
 
-def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
+def _by_key(query: Query, cursor: str | None) -> _Range:
     """Return heads in the order of keys: living sessions, or those that were deleted."""
     where, args = _owner_condition(query)
     columns = ["s.app", "s.user", "s.id", "s.sid"]
@@ -201,7 +262,7 @@ def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
         where.append(f"({', '.join(rest)}) {'<' if query.reverse else '>'} ({marks})")
         args += [key.app, key.user, key.id, row][-len(rest) :]
     source = "tombstones s" if query.deleted else "sessions s"
-    return _select(source, where, rest, query), args
+    return _Range(source, where, rest, args)
 
 
 def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:

@@ -3,9 +3,9 @@
 `queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `blobs.sql`, `verify.sql`,
 `doctor.sql`, `schema.sql` and `overview.sql` hold named statements; the numbered files are
 migrations, and `live_schema.sql` makes the database of the live channel. A statement may have parts
-in braces: lists of columns, and the condition on event types. `SQL` has every statement with its
-usual parts; `compose` puts others in their place. Only pages of heads, whose filters vary, are
-built in `heads.py`.
+in braces: lists of columns, the condition on event types, what a session does now. `SQL` has every
+statement with its usual parts; `compose` puts others in their place. Only pages of heads, whose
+filters vary, are built in `heads.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLU
 from limpet.store.statements import read_sql
 
 _ALL_TYPES: Final = "TRUE"
+_TEXTS, SCRIPTS = read_sql(Path(__file__).parent)
 _PARTS: Final = {
     "head": HEAD_COLUMNS,
     "event": EVENT_COLUMNS,
@@ -26,8 +27,8 @@ _PARTS: Final = {
     "overhead": str(EVENT_OVERHEAD_BYTES),
     "types": _ALL_TYPES,
     "ids": "?",
+    "readiness": _TEXTS["readiness"],
 }
-_TEXTS, SCRIPTS = read_sql(Path(__file__).parent)
 
 
 @lru_cache(maxsize=256)

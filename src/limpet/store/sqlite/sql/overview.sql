@@ -20,23 +20,36 @@ WHERE l.app = ?1 AND l.user = ?2 AND l.name >= '$asked:' AND l.name < '$asked;'
   AND (l.name, l.sid) > (?3, ?4) AND l.name >= ?3 AND (?5 IS NULL OR l.value = ?5)
 ORDER BY l.name, l.sid LIMIT ?6
 
+-- name: status
+-- What `model.lease.status_at` says of a head `s` at the time `now_us`: a part of statements.
+CASE
+    WHEN s.standing IN ('completed', 'terminated', 'archived') THEN 'terminated'
+    WHEN s.worker IS NOT NULL AND s.lease_us > now_us THEN 'running'
+    WHEN s.facts ->> '$.run.stop' = 'rescheduling' THEN 'rescheduling'
+    ELSE 'idle'
+END
+
+-- name: readiness
+-- The same of `model.lease.readiness`.
+CASE
+    WHEN s.worker IS NOT NULL AND s.lease_us > now_us THEN 'leased'
+    WHEN coalesce(s.lease_us, s.due_us) <= now_us THEN 'due'
+    WHEN s.facts -> '$.ending.held' IS NOT NULL THEN 'dead'
+    WHEN coalesce(s.standing, '') NOT IN ('completed', 'terminated')
+        AND s.facts -> '$.run.dead' IS NOT NULL THEN 'dead'
+    WHEN coalesce(s.standing, '') NOT IN ('completed', 'terminated')
+        AND coalesce(s.facts -> '$.run.paused', s.facts -> '$.run.needs') IS NOT NULL THEN 'blocked'
+    WHEN s.lease_us IS NOT NULL THEN 'held'
+    WHEN s.due_us IS NOT NULL AND s.facts ->> '$.run.stop' = 'rescheduling' THEN 'held'
+    ELSE 'idle'
+END
+
 -- name: tally
--- What `model.readiness` says of each head, counted.
 SELECT phase, stop, ready, has_input, count(*) FROM (
-    SELECT coalesce(facts ->> '$.phase', 'active') AS phase,
-           coalesce(facts ->> '$.run.stop', '') AS stop,
-           coalesce(facts ->> '$.inputs.pending', 0) > 0 AS has_input,
-           CASE
-               WHEN worker IS NOT NULL AND lease_us > ?1 THEN 'leased'
-               WHEN coalesce(lease_us, due_us) <= ?1 THEN 'due'
-               WHEN facts -> '$.ending.held' IS NOT NULL THEN 'dead'
-               WHEN coalesce(facts ->> '$.phase', '') NOT IN ('completed', 'terminated')
-                   AND facts -> '$.run.dead' IS NOT NULL THEN 'dead'
-               WHEN coalesce(facts ->> '$.phase', '') NOT IN ('completed', 'terminated')
-                   AND coalesce(facts -> '$.run.paused', facts -> '$.run.needs') IS NOT NULL THEN 'blocked'
-               WHEN lease_us IS NOT NULL THEN 'held'
-               WHEN due_us IS NOT NULL AND facts ->> '$.run.stop' = 'rescheduling' THEN 'held'
-               ELSE 'idle'
-           END AS ready
-    FROM sessions WHERE app >= ?3 AND app <= ?4 AND (app < '$' OR app >= '%') LIMIT ?2
+    SELECT coalesce(s.standing, 'active') AS phase,
+           coalesce(s.facts ->> '$.run.stop', '') AS stop,
+           coalesce(s.facts ->> '$.inputs.pending', 0) > 0 AS has_input,
+           {readiness} AS ready
+    FROM sessions s CROSS JOIN (SELECT ?1 AS now_us)
+    WHERE s.app >= ?3 AND s.app <= ?4 AND (s.app < '$' OR s.app >= '%') LIMIT ?2
 ) GROUP BY phase, stop, ready, has_input
