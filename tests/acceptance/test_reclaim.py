@@ -101,6 +101,10 @@ async def test_a_session_whose_target_is_lost_goes_on_where_it_left() -> None:
         moved = await a.move(KEY, c)
         assert (moved.success, moved.epoch) == (True, 3)
         assert (await c.get(KEY)).state["n"] == 2
+        with pytest.raises(errors.ReclaimRefused, match="left for c in epoch 3"):
+            await a.reclaim(KEY, **LOST)
+        moved = await c.move(KEY, a)
+        assert (moved.success, moved.epoch) == (True, 4)
         assert (await c.maintenance.verify()).findings == ()
 
 

@@ -107,8 +107,8 @@ def departure(facts: Facts) -> FrozenDict | None:
 
 def reclaimed_in(facts: Facts) -> tuple[str, int] | None:
     """Return the node that the session was reclaimed from, and the epoch since then; None if it
-    has moved since, or never was."""
-    moves = facts.get("moves", EMPTY)
+    has departed since, or never was."""
+    moves = EMPTY if "departed" in facts else facts.get("moves", EMPTY)
     return (moves["lost"], moves["epoch"]) if "lost" in moves else None
 
 
