@@ -29,6 +29,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "IDLE_SECONDS", 0.05)
     monkeypatch.setattr(link, "BRIEF_SECONDS", 0.0)
     monkeypatch.setattr(link, "PAUSE_SECONDS", (0.001, 0.01))
+    # A connection that a server's end cuts off before its handshake is noticed by this alone.
+    monkeypatch.setattr(link, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 60.0)  # many such tries on a slow machine
 
 
 async def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class Cluster:
         self._settings = {"wal_level": "replica", "synchronous_standby_names": names}
         # A crash of the machine is not what these tests are about: servers are killed.
         self._settings |= {"fsync": "off", "hot_standby_feedback": "on", "wal_keep_size": "256MB"}
+        # A standby whose primary was away comes back at once: PostgreSQL waits five seconds.
+        self._settings |= {"wal_retrieve_retry_interval": "100ms"}
         self._settings |= {"max_connections": 60, "shared_buffers": "16MB", **settings}
         primary = Primary(**self._settings)
         self.primary: Server = primary

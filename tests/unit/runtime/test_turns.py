@@ -12,6 +12,7 @@ import pytest
 import limpet
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import REVISITS_PER_TURN_MAX, TIMERS_MAX
+from limpet.runtime import run
 from limpet.session.writer import writer_of
 from tests.support.agents import Bank, World, a_world
 
@@ -434,9 +435,12 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
     assert session.runs.failure == limpet.RunFailure("turn.failed", "ValueError: ? no", 1)
 
 
-async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:
+async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Too many timers for one session: the turn backs off and becomes a dead letter. An effect that
     it left open has an outcome in the end."""
+    monkeypatch.setattr(run, "GRACE_SECONDS", 0.1)  # which the effect left open takes whole
     begun, never = asyncio.Event(), asyncio.Event()
     left: list[asyncio.Task[Any]] = []
 
