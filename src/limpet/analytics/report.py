@@ -315,7 +315,7 @@ def _drift(comparison: Comparison) -> str:
             continue
         mark = " ●" if each.differs else ""
         rows.append(
-            f"<tr><td>{escape(each.metric)}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
+            f"<tr><td>{escape(each.metric.replace('_', ' '))}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
             f"<td>{each.difference:+.3g}</td><td>{each.low:+.3g} to {each.high:+.3g}</td></tr>"
         )
     title = f"{comparison.a} → {comparison.b}"
