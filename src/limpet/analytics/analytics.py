@@ -524,8 +524,8 @@ class Analytics:
         return None if document is None else documents.decoded(document, SatisfactionModel)
 
     async def _adopt_model(self) -> bool:
-        """Predict with the newest model of the store, which another process may have trained. Return
-        False if there is no newer one."""
+        """Predict with the newest model of the store, which another process may have trained.
+        Return False if there is no newer one."""
         try:
             newest = await self.model()
         except AccessDenied:  # the model is of all sessions: who may not read it has none

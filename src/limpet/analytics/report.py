@@ -313,9 +313,9 @@ def _drift(comparison: Comparison) -> str:
     for each in comparison.metrics:
         if each.difference is None or each.low is None or each.high is None:
             continue
-        mark = " ●" if each.differs else ""
+        name = each.metric.replace("_", " ") + (" ●" if each.differs else "")
         rows.append(
-            f"<tr><td>{escape(each.metric.replace('_', ' '))}{mark}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
+            f"<tr><td>{escape(name)}</td><td>{each.a:.3g}</td><td>{each.b:.3g}</td>"
             f"<td>{each.difference:+.3g}</td><td>{each.low:+.3g} to {each.high:+.3g}</td></tr>"
         )
     title = f"{comparison.a} → {comparison.b}"
