@@ -1520,6 +1520,12 @@ def test_the_report_of_a_terminal_shows_drift_and_the_metrics_scores(tmp_path: P
     with limpet.open_sync(f"sqlite:///{tmp_path}/empty.db"):
         pass
     assert "all apps: 0 sessions." in run(tmp_path, "report", "empty.db").stdout
+    for form in (["--html"], ["--failing", "--save"]):
+        refused = run(tmp_path, "report", "empty.db", *form, "nowhere/report")
+        assert (refused.returncode, "nowhere/report cannot be written" in refused.stderr) == (
+            2,
+            True,
+        )
 
 
 async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.Limpet) -> None:
