@@ -667,6 +667,31 @@ async def test_a_model_is_learned_from_feedback(lp: limpet.Limpet, an: limpet.An
     assert (await _rows(an, "user"))[0]["mean_satisfaction"] is not None
 
 
+async def test_a_model_of_the_store_is_found_by_who_has_not_folded(lp: limpet.Limpet) -> None:
+    """Asked for one session first, and while it follows: a model that another process trained."""
+    await rated(lp, 20)
+    s = await spoken(lp, "fine")
+    async with (
+        limpet.Analytics(lp, "memory://", retrain=None) as other,
+        limpet.Analytics(lp, "memory://", retrain=None) as follower,
+        limpet.Analytics(lp, "memory://", retrain=None) as fresh,
+    ):
+        await other.run(once=True)
+        running = asyncio.create_task(follower.run())
+        async with asyncio.timeout(60):
+            while follower.file.rated() < 20:  # noqa: ASYNC110  # written by another task
+                await asyncio.sleep(0.01)
+        await other.train(minimum=20)
+        assert (await fresh.session(s.key)).satisfaction == pytest.approx(
+            (await other.session(s.key)).satisfaction, abs=0.01
+        )
+        async with asyncio.timeout(60):
+            while {fold.model for fold in follower.file.folds()} != {1}:  # noqa: ASYNC110  # likewise
+                await asyncio.sleep(0.01)
+        follower.stop()
+        await running
+
+
 async def test_a_prediction_follows_events_that_are_not_folded_yet(
     lp: limpet.Limpet, an: limpet.Analytics
 ) -> None:
@@ -1495,6 +1520,12 @@ def test_the_report_of_a_terminal_shows_drift_and_the_metrics_scores(tmp_path: P
     with limpet.open_sync(f"sqlite:///{tmp_path}/empty.db"):
         pass
     assert "all apps: 0 sessions." in run(tmp_path, "report", "empty.db").stdout
+    for form in (["--html"], ["--failing", "--save"]):
+        refused = run(tmp_path, "report", "empty.db", *form, "nowhere/report")
+        assert (refused.returncode, "nowhere/report cannot be written" in refused.stderr) == (
+            2,
+            True,
+        )
 
 
 async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.Limpet) -> None:

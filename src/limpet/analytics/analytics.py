@@ -251,6 +251,8 @@ class Analytics:
         await self._predict_all()
         while True:
             began = time.monotonic()
+            if await self._adopt_model():
+                await self._predict_all()
             await self._keep_house()
             await asyncio.sleep(max(_HOUSE_SECONDS, _PAUSE * (time.monotonic() - began)))
 
@@ -336,6 +338,8 @@ class Analytics:
         if fold is None:
             raise SessionNotFound(one)
         await self._count_checkpoints(fold)
+        if self._model is None:  # nothing was folded with one yet, but the store may have one
+            await self._adopt_model()
         if self._model is not None:
             fold.satisfaction = self._model.predict_fold(fold, self._now_us())
         return analytics_of(fold, self._now_us())
@@ -519,15 +523,17 @@ class Analytics:
         document = await documents.find(MODEL, version)
         return None if document is None else documents.decoded(document, SatisfactionModel)
 
-    async def _adopt_model(self) -> None:
-        """Predict with the newest model of the store, which another process may have trained."""
+    async def _adopt_model(self) -> bool:
+        """Predict with the newest model of the store, which another process may have trained.
+        Return False if there is no newer one."""
         try:
             newest = await self.model()
         except AccessDenied:  # the model is of all sessions: who may not read it has none
-            return
+            return False
         if newest is None or (self._model is not None and self._model.version >= newest.version):
-            return
+            return False
         self._take(newest)
+        return True
 
     def _take(self, model: SatisfactionModel) -> None:
         """Predict with another model from now on: what was folded before is predicted again."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.analytics.destination import destination
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import SessionAnalytics, analytics_of
 from limpet.errors import ExtraMissing
@@ -78,17 +80,16 @@ _SCHEMA: Final = pa.schema(
 
 def write_parquet(file: AnalyticsFile, path: Path, now_us: int, app: str | None = None) -> int:
     """Write every session, or those of an app, in row groups; their number. The file appears whole
-    or not at all."""
+    or not at all. Raises InvalidInput if it cannot be written there."""
     folds, rows = (fold for fold in file.folds() if app in (None, fold.app)), 0
     partial = path.with_name(f"{path.name}.partial")
-    try:
+    with destination(path), ExitStack() as leaving:
+        leaving.callback(partial.unlink, missing_ok=True)
         with pq.ParquetWriter(partial, _SCHEMA, compression="zstd") as writer:
             while group := [_row(analytics_of(f, now_us)) for f in islice(folds, _ROWS)]:
                 writer.write_table(pa.Table.from_pylist(group, schema=_SCHEMA))
                 rows += len(group)
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return rows
 
 

@@ -53,7 +53,7 @@ TOOL_MEASURES: Final = (
 
 def measured(
     file: AnalyticsFile, app: str | None = None
-) -> Iterator[tuple[Measure, dict[str, str], float]]:
+) -> Iterator[tuple[Measure, dict[str, str], int | float]]:
     """Yield every instrument with its labels and its value now."""
     for each in file.apps() if app is None else [app]:
         whole = group_columns(file.totals(each, "task_type", _GROUPS).pooled)
@@ -65,10 +65,10 @@ def measured(
 
 def _values(
     measures: Iterable[Measure], labels: dict[str, str], row: dict[str, Any]
-) -> Iterator[tuple[Measure, dict[str, str], float]]:
+) -> Iterator[tuple[Measure, dict[str, str], int | float]]:
     for measure in measures:
         if (value := measure.read(row)) is not None:
-            yield measure, labels, float(value)
+            yield measure, labels, value
 
 
 def prometheus_text(file: AnalyticsFile, app: str | None = None) -> str:
@@ -79,7 +79,7 @@ def prometheus_text(file: AnalyticsFile, app: str | None = None) -> str:
         name = f"limpet_{measure.name}{total}"
         head = [f"# HELP {name} {measure.help}", f"# TYPE {name} {measure.kind}"]
         shown = ",".join([f'{key}="{_escaped(text)}"' for key, text in labels.items()])
-        lines.setdefault(name, head).append(f"{name}{{{shown}}} {value:.10g}")
+        lines.setdefault(name, head).append(f"{name}{{{shown}}} {value}")
     return "".join([f"{line}\n" for group in lines.values() for line in group])
 
 

@@ -414,7 +414,7 @@ class FileCommit:
         left go, and names that no cell is of any more."""
         rows, gone = [], []
         weights: dict[tuple[Any, ...], dict[int, int]] = {}
-        for cell in self._changed:
+        for cell in sorted(self._changed):  # so that ids follow the names, in every run alike
             app, dimension, grain, start, value = cell
             tally, group, app_id = (
                 self._cells[cell],

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from limpet.analytics.destination import destination
 from limpet.analytics.metrics import SessionFold
 from limpet.errors import InvalidInput
 from limpet.model import Key, to_time
@@ -41,9 +42,11 @@ class FailingSet(msgspec.Struct, frozen=True):
     name: str = "failing"
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write it as JSON, named as the file. Raises InvalidInput if that cannot be done there."""
         named = msgspec.structs.replace(self, name=Path(path).stem)
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(named), indent=2) + b"\n")
+        text = msgspec.json.format(msgspec.json.encode(named), indent=2) + b"\n"
+        with destination(Path(path)):
+            Path(path).write_bytes(text)
 
     @classmethod
     def load(cls, path: str | Path) -> FailingSet:

@@ -78,9 +78,12 @@ async def report(
         made = await an.report(app_name)
     parts = list(_report_parts(made))
     if html is not None:
+        from limpet.analytics.destination import destination
         from limpet.analytics.report import html_page
 
-        file_path(html).write_text(html_page(made), encoding="utf-8")
+        path = file_path(html)
+        with destination(path):
+            path.write_text(html_page(made), encoding="utf-8")
         parts = [TextLine(f"ok: the report is in {html}", "ok")]
     return CommandResult(made.plain, parts)
 
