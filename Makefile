@@ -150,7 +150,7 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra postgres --group openai-agents --no-annotate -o requirements/openai-agents.txt
 	$(COMPILE) --extra langgraph --extra postgres --extra state --extra vectors --group langgraph --no-annotate -o requirements/langgraph.txt
 	$(COMPILE) --extra postgres --group providers --no-annotate -o requirements/providers.txt
-	$(COMPILE) --extra cli --extra mcp --extra postgres --group mcp --no-annotate -o requirements/mcp.txt
+	$(COMPILE) --extra cli --extra client --extra mcp --extra postgres --group mcp --no-annotate -o requirements/mcp.txt
 	$(COMPILE) --extra postgres --extra server --group claude-agent-sdk --no-annotate -o requirements/claude-agent-sdk.txt
 	$(COMPILE) --extra postgres --extra server --group agent-framework --no-annotate -o requirements/agent-framework.txt
 	$(COMPILE) --extra cli --extra postgres --extra server --group agent-libraries --no-annotate -o requirements/agent-libraries.txt

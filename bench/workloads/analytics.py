@@ -194,6 +194,14 @@ _QUERIES: dict[str, Callable[[limpet.Analytics, Any], Awaitable[Any]]] = {
     "by window, 48 hours": lambda an, now: an.by("window", app="support", since=now - _days(2)),
     "by window, by day": lambda an, now: an.by("window", app="support", window="day"),
     "by user, 1 day": lambda an, now: an.by("user", app="support", since=now - _days(1)),
+    "by user, by day, 30 days": lambda an, now: an.by(
+        "user", app="support", since=now - _days(30), window="day"
+    ),
+    "by user, by month": lambda an, now: an.by("user", app="support", window="month"),
+    "advice, 30 days": lambda an, now: an.advice("support", since=now - _days(30)),
+    "two users compared": lambda an, now: an.compare(
+        "user1", "user2", app="support", dimension="user"
+    ),
     "two versions compared": lambda an, now: an.compare("1", "2", app="support"),
     "advice": lambda an, now: an.advice("support"),
     "by task type, by hour, all apps": lambda an, now: an.by("task_type", window="hour"),

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
         SessionAnalytics as SessionAnalytics,
         ToolUsage as ToolUsage,
     )
-    from limpet.analytics.rollup import Table as Table
     from limpet.analytics.satisfaction import SatisfactionModel as SatisfactionModel
     from limpet.analytics.sets import FailingSet as FailingSet
+    from limpet.analytics.tables import Table as Table
     from limpet.errors import (
         AccessDenied as AccessDenied,
         BudgetReached as BudgetReached,
@@ -179,6 +179,7 @@ if TYPE_CHECKING:
         Moved as Moved,
         Prestaged as Prestaged,
     )
+    from limpet.session.move.reclaim import Reclaimed as Reclaimed
     from limpet.session.move.routes import Home as Home
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
@@ -258,7 +259,7 @@ _HOMES = {
     "limpet.analytics.anomalies": "Alert Anomalies",
     "limpet.analytics.compare": "Comparison MetricDifference Regression",
     "limpet.analytics.metrics": "SessionAnalytics ToolUsage",
-    "limpet.analytics.rollup": "Table",
+    "limpet.analytics.tables": "Table",
     "limpet.analytics.satisfaction": "SatisfactionModel",
     "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (
@@ -324,6 +325,7 @@ _HOMES = {
     "limpet.session.move.arrivals": "ArrivalPolicy",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.mover": "DrainReport Moved Prestaged",
+    "limpet.session.move.reclaim": "Reclaimed",
     "limpet.session.move.routes": "Home",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",

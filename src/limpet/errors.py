@@ -20,6 +20,7 @@
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── ShareNotFound
     │   ├── SessionSuspended · SessionEnded · SessionArchived · SessionMoved
+    │   ├── ReclaimRefused
     │   ├── InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── MemoryPreconditionFailed · MemoryPathTaken · HeartbeatRefused
@@ -628,10 +629,17 @@ class SessionArchived(SessionError, code="session.archived", status=410):
 
 class SessionMoved(SessionError, code="session.moved", status=410):
     template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
-    with nodes= and follow_moves=True."""
+    with nodes= and follow_moves=True; if {to} is lost for good, an admin takes the session back
+    with lp.reclaim."""
     key: object
     to: str
     epoch: int
+
+
+class ReclaimRefused(SessionError, code="session.reclaim_refused"):
+    template = "session {key} cannot be reclaimed: {reason}."
+    key: object
+    reason: str
 
 
 class InvalidTransition(SessionError, code="session.invalid_transition"):

@@ -19,20 +19,12 @@ from limpet.analytics import analytics, folding
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
 from limpet.analytics.report import hourly, html_page, sparkline
-from limpet.analytics.rollup import (
-    DAY,
-    DIMENSIONS,
-    HOUR,
-    MONTH,
-    CellTally,
-    Horizons,
-    Table,
-    group_row,
-    window_row,
-)
+from limpet.analytics.rollup import ALL, DAY, HOUR, MONTH, CellKey, CellTally, Horizons, pack
+from limpet.analytics.tables import Cells, Table, Tallies, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
+from tests.support.roll_ups import cells_of
 
 
 @pytest.fixture(params=["memory", "postgresql"])
@@ -190,6 +182,37 @@ async def test_an_attempt_after_an_error_is_a_repair(
     assert seen.quality.error_rate == pytest.approx(1 / 2)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{"cost": 1e15}, {"cost": 1.1e6}, {"usage": {"input": 2**53 - 1, "output": 2**40}}],
+)
+async def test_absurd_numbers_are_not_counted(
+    lp: limpet.Limpet, an: limpet.Analytics, said: dict[str, Any]
+) -> None:
+    """Anybody may write them: a sum that no file can hold would stop the folding for good."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    for _ in range(3):
+        await s.append("agent.message", {"text": "hi", **said}, actor="agent:main")
+    await an.run(once=True)
+    of = await an.session(s.key)
+    assert (of.interaction.agent_messages, of.resource.cost_usd) == (3, 0)
+    (row,) = await _rows(an, "user")
+    assert (row["tokens_input"], row["tokens_output"], row["cost_usd"]) == (0, 0, 0)
+
+
+def test_absurd_times_count_as_long_as_a_sum_can_hold() -> None:
+    """Logs from elsewhere hold any times: a thousand sessions of eight thousand years add up."""
+    whole = CellTally.empty()
+    for number in range(1_000):
+        fold = _synthetic(0, f"s{number}")
+        ended = {"from": "active", "to": "completed", "event": "complete"}
+        at_us = 250_000_000_000 * 1_000_000
+        fold_event(fold, limpet.Event(4, "end", "session.completed", "a:b", at_us, ended))
+        whole.plus(folding.tallies_of(fold)[CellKey("support", "user", "ada", 0)])
+    (row,) = Cells(["ada"], (0,), (0,), (0,), (pack(whole),)).table("user").rows
+    assert (row["sessions"], row["mean_duration"]) == (1_000, 2**48 / 1e6)
+
+
 async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> None:
     """The error rate of a group is errors over calls of all its sessions, not a mean of rates."""
     await spoken(lp, ["search"], "done", user="ada", task_type="refund")
@@ -243,11 +266,7 @@ async def test_a_feed_that_comes_again_changes_nothing(
 
 
 def _whole(an: limpet.Analytics) -> dict[str, Any]:
-    found: dict[str, Any] = {"folds": list(an.file.folds())}
-    for dimension in DIMENSIONS:
-        found[dimension] = an.file.ranged(None, dimension, 0, 2**40, 1_000)
-        found[f"{dimension}/all"] = sorted(an.file.totals("support", dimension, 1_000))
-    return found
+    return {"folds": list(an.file.folds()), "cells": cells_of(an.file)}
 
 
 async def test_two_programs_on_one_file_take_turns(lp: limpet.Limpet, tmp_path: Path) -> None:
@@ -518,22 +537,56 @@ async def test_the_newest_sessions_of_an_app_are_found_by_an_index(an: limpet.An
     assert [fold.id for fold in an.file.recent(None, 2)] == ["s28", "s29"]
 
 
-def test_a_file_of_the_first_format_goes_on(tmp_path: Path) -> None:
-    """It had no app beside a session; what was folded is kept and found by its app."""
-    path = str(tmp_path / "analytics.db")
+def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
+    """The first had no app beside a session, the second no weights, and its cells by window: what
+    was folded and rolled up is kept, and found by its app and its group."""
+    path = tmp_path / "analytics.db"
     file = AnalyticsFile(path)
     with file.commit() as c:
         c.put_folds([_synthetic(490_000 * HOUR_US, "before")])
-    file._conn.execute("DROP INDEX sessions_app; ALTER TABLE sessions DROP COLUMN app")
-    file._conn.execute("PRAGMA user_version = 1")
+        for number in range(60):
+            fold = _synthetic(490_000 * HOUR_US + number * HOUR_US, f"s{number}")
+            fold.user, fold.app = f"user{number % 7}", f"app{number % 2}"
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally)
+    with file.commit() as c:
+        c.roll(Horizons(490_000 + 40, 490_000 + 24))
+    cells = cells_of(file)
+    assert {grain for _, _, grain, _, _ in cells} == {ALL, HOUR, DAY, MONTH}
+    _put_back(file, cells)
     file.close()
     file = AnalyticsFile(path)
+    assert cells_of(file) == cells
+    with file.commit() as c:  # and is counted on
+        fold = _synthetic(490_050 * HOUR_US, "more")
+        for key, tally in folding.tallies_of(fold).items():
+            c.add(key, tally)
+    assert list(file.totals(None, "window", 9).pooled["sessions"]) == [0]
+    assert list(file.ranged(None, "window", 0, 2**40, 9).pooled["sessions"]) == [61]
     with file.commit() as c:
         c.put_folds([_synthetic(490_001 * HOUR_US, "after")])
     folds = file.recent(None, 9)
     assert [fold.id for fold in folds] == ["before", "after"]
     assert file.recent(folds[0].app, 9) == folds
     file.close()
+
+
+def _put_back(file: AnalyticsFile, cells: dict[Any, CellTally]) -> None:
+    """Make a file of the first format of it."""
+    file._conn.execute("DROP TABLE cells; DROP TABLE weights; DROP TABLE names")
+    file._conn.execute("""CREATE TABLE cells (
+        app TEXT NOT NULL, dimension TEXT NOT NULL, grain INTEGER NOT NULL, start INTEGER NOT NULL,
+        value TEXT NOT NULL, weight INTEGER NOT NULL, tally BLOB NOT NULL,
+        PRIMARY KEY (app, dimension, grain, start, value)) STRICT, WITHOUT ROWID;
+        CREATE INDEX cells_weight ON cells (app, dimension, weight) WHERE grain = 0""")
+    for cell, tally in cells.items():
+        sums = {index: value for index, value in enumerate(tally.sums) if value}
+        histograms = {index: each for index, each in enumerate(tally.histograms) if each}
+        raw = msgspec.msgpack.encode([sums, histograms])
+        row = (*cell, tally["sessions"], raw)
+        file._conn.execute("INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    file._conn.execute("DROP INDEX sessions_app; ALTER TABLE sessions DROP COLUMN app")
+    file._conn.execute("PRAGMA user_version = 1")
 
 
 async def test_windows_grow_coarser_and_keep_their_sums(
@@ -547,29 +600,31 @@ async def test_windows_grow_coarser_and_keep_their_sums(
             for key, tally in folding.tallies_of(fold).items():
                 c.add(key, tally)
     hours = an.file.ranged("support", "window", 0, 2**40, 10_000)
-    assert {grain for grain, *_ in hours} == {HOUR}
+    assert set(hours.grains) == {HOUR}
     assert len(await an.by("window", app="support")) == len(folds)
     assert len(await an.by("window", app="support", limit=7)) == 7
-    with an.file.commit() as c:
-        c.roll(Horizons(490_000 - 490_000 % 24 + 24 * 35, 490_000 - 490_000 % 24 + 24 * 10))
+    to = Horizons(490_000 - 490_000 % 24 + 24 * 35, 490_000 - 490_000 % 24 + 24 * 10)
+    reached: list[Horizons] = []
+    while reached[-1:] != [to]:  # a commit takes a day of a month at most
+        with an.file.commit() as c:
+            reached.append(c.roll(to))
+        cells_of(an.file)
+    assert len(reached) == 10
     kept = an.file.ranged("support", "window", 0, 2**40, 10_000)
-    assert len(await an.by("window", app="support")) == len(kept)
-    assert {grain for grain, *_ in kept} == {HOUR, DAY, MONTH}
-    assert len(kept) < len(hours) / 4
+    assert len(await an.by("window", app="support")) == len(kept.starts)
+    assert set(kept.grains) == {HOUR, DAY, MONTH}
+    assert len(kept.starts) < len(hours.starts) / 4
     for cells in (hours, kept):
-        assert sum(tally["turns"] for *_, tally in cells) == len(folds)
-    whole = CellTally.empty()
-    for *_, tally in an.file.ranged("support", "task_type", 0, 2**40, 10_000):
-        whole.plus(tally)
-    (_, total), *_ = an.file.totals("support", "task_type", 1)
-    assert group_row(whole) == group_row(total)
+        assert list(cells.pooled["turns"]) == [len(folds)]
+    ranged = an.file.ranged("support", "task_type", 0, 2**40, 10_000)
+    assert ranged.table("task_type") == an.file.totals("support", "task_type", 1).table("task_type")
     with an.file.commit() as c:  # taken out again, also of what was rolled up
         for fold in folds:
             for key, tally in folding.tallies_of(fold).items():
                 c.add(key, tally, -1)
-    assert an.file.totals("support", "task_type", 10) == []
-    left = an.file.ranged("support", "window", 0, 2**40, 10_000)
-    assert all(not any(tally.sums) for *_, tally in left)  # of a peak, a number stays
+    assert len(await an.by("task_type", app="support")) == 0
+    for (_, dimension, *_), tally in cells_of(an.file).items():
+        assert (dimension, any(tally.sums)) == ("window", False)  # of a peak, a number stays
 
 
 def _synthetic(at_us: int, id: str) -> SessionFold:
@@ -798,6 +853,20 @@ async def test_two_versions_are_compared_with_intervals(
     assert (drift.a, drift.b, drift["error_rate"]) == ("1", "2", rate)
     with pytest.raises(InvalidInput):
         await an.compare("1", "3", app="support")
+
+
+async def test_a_comparison_takes_any_group(an: limpet.Analytics) -> None:
+    """However small it is among others; a group that only another app has is not there."""
+    with an.file.commit() as c:
+        fold = _synthetic(490_000 * HOUR_US, "one")
+        tally = next(iter(folding.tallies_of(fold).values()))
+        for number in range(10_002):
+            c.add(CellKey("support", "user", f"user{number % 10_001}", 490_000), tally)
+        c.add(CellKey("other", "user", "eve", 490_000), tally)
+    compared = await an.compare("user0", "user10000", app="support", dimension="user")
+    assert (compared.sessions_a, compared.sessions_b) == (2, 1)
+    with pytest.raises(InvalidInput, match="eve"):
+        await an.compare("user0", "eve", app="support", dimension="user")
 
 
 async def test_a_session_out_of_the_ordinary_is_named(
@@ -1333,8 +1402,9 @@ def test_hours_without_an_event_are_in_the_report() -> None:
     """48 hours up to now, or up to the newest of a store at rest; days stay days."""
 
     def table(*names: str) -> Table:
-        rows = [{"window": name, **window_row(CellTally.empty(), 1), "turns": 1} for name in names]
-        return Table("window", ("window", "turns"), tuple(rows))
+        count = len(names)
+        columns = window_columns(Tallies([], [], count), [], [1] * count)
+        return Table.of("window", {"window": list(names)} | columns | {"turns": [1] * count})
 
     noon = datetime(2026, 11, 18, 12, 30, tzinfo=UTC)
     course = hourly(table("2026-11-16", "2026-11-18T09:00Z", "2026-11-18T11:00Z"), noon)

@@ -200,6 +200,25 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {"put_blob data": lambda lp, s, v: s.blobs.put(v, "text/plain")},
     ),
     *rows(
+        [*TEXT, "x" * 1_001],
+        {
+            "reclaim target": lambda lp, s, v: lp.reclaim(
+                s.key, target_is_lost=v, epoch=1, reason="x"
+            ),
+            "reclaim reason": lambda lp, s, v: lp.reclaim(
+                s.key, target_is_lost="b", epoch=1, reason=v
+            ),
+        },
+    ),
+    *rows(
+        [*NUMBER, 0],
+        {
+            "reclaim epoch": lambda lp, s, v: lp.reclaim(
+                s.key, target_is_lost="b", epoch=v, reason="x"
+            ),
+        },
+    ),
+    *rows(
         [5, 1.5, True, OBJECT, ["x"], {"x": 1}],
         {
             "import_ path": lambda lp, s, v: lp.import_(v),

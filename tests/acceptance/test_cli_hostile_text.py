@@ -210,6 +210,10 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     ],
     "move": [(f"{NAME}.moved.db", *NAMED), (f"{NAME}://x", *NAMED)],
     "drain": [("drained.db", "--app", NAME, "--deadline", "0.1")],
+    "reclaim": [
+        (*NAMED, "--target-is-lost", TEXT, "--epoch", "1", "--reason", TEXT),
+        (*NAMED, "--target-is-lost", "b", "--epoch", "1", "--reason", "its disk is gone"),
+    ],
     "push": [(TEXT,)],
     "pull": [(TEXT,)],
     "where": [(TEXT,), ("support/ada/none",)],

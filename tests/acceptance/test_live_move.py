@@ -89,6 +89,7 @@ async def test_everything_of_a_session_moves_and_comes_back(pair: tuple[Limpet, 
         lambda: s.memory.episodic.put("late", 1),
         lambda: a.get(KEY),
         lambda: a.delete(KEY),
+        lambda: a.create(KEY.app, KEY.user, KEY.id),
         lambda: a.work.lock(KEY, worker="w"),
         lambda: a.export(KEY, "nowhere.limpet"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -38,7 +39,7 @@ class Door:
         return await asyncio.to_thread(self._ask, who, method, path, body, headers)
 
     def _ask(self, who: str, method: str, path: str, body: Any, headers: Any) -> Any:
-        data = None if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         sent = {"x-api-key": who, **headers}
         request = urllib.request.Request(self._url + path, data=data, method=method, headers=sent)
         try:
@@ -134,6 +135,142 @@ async def test_things_of_a_user_are_not_those_of_another(door: Door) -> None:
     assert (await door("bob", "GET", f"/v1/memory_stores/{store['id']}"))[0] == 404
     assert (await door("ada", "GET", f"/v1/vaults/{vault['id']}"))[0] == 200
     assert (await door("ada", "POST", "/v1/agents", {"name": "a", "model": "m"}))[0] == 403
+
+
+async def test_what_a_session_names_is_of_its_user(door: Door) -> None:
+    """A vault, a file or a memory store of another is refused as one that there is not, when a
+    session is created and when it is changed, and nothing is recorded."""
+    vault = (await door("ada", "POST", "/v1/vaults", {"display_name": "mine"}))[1]["id"]
+    store = (await door("ada", "POST", "/v1/memory_stores", {"name": "m"}))[1]["id"]
+    file = await a_file(door)
+    _, agent, _ = await door("admin", "POST", "/v1/agents", {"name": "a", "model": "m"})
+    made = {"agent": agent["id"], "environment_id": "env_default"}
+    belongings = {
+        "vault": {"vault_ids": [vault]},
+        "file": {"resources": [{"type": "file", "file_id": file}]},
+        "store": {"resources": [{"type": "memory_store", "memory_store_id": store}]},
+        "picture": {"initial_events": [showing(file)]},
+        "rubric": {"initial_events": [graded_by(file)]},
+    }
+    _, theirs, _ = await door("bob", "POST", "/v1/sessions", made)
+    session = f"/v1/sessions/{theirs['id']}"
+    before = (await door("bob", "GET", session))[1]["updated_at"]
+    for given in belongings.values():
+        assert (await door("ada", "POST", "/v1/sessions", {**made, **given}))[0] == 200, given
+        unknown = json.loads(json.dumps(given).translate(str.maketrans("0123456789", "9" * 10)))
+        for resource in given.get("resources", ()):
+            await foreign_as_unknown(
+                door, f"{session}/resources", resource, unknown["resources"][0]
+            )
+        if "initial_events" in given:
+            sent = [{"events": each["initial_events"]} for each in (given, unknown)]
+            await foreign_as_unknown(door, f"{session}/events", *sent)
+        if "vault_ids" in given:
+            await foreign_as_unknown(door, session, given, unknown)
+        await foreign_as_unknown(door, "/v1/sessions", {**made, **given}, {**made, **unknown})
+    assert (await door("bob", "GET", session))[1]["updated_at"] == before
+    assert len((await door("bob", "GET", "/v1/sessions"))[1]["data"]) == 1
+
+
+async def foreign_as_unknown(door: Door, path: str, foreign: Any, unknown: Any) -> None:
+    """Both bodies are refused, in the same words but for the id."""
+    answers = []
+    for body in (foreign, unknown):
+        status, error, _ = await door("bob", "POST", path, body)
+        said = error["error"]
+        assert (status, said["type"]) == (404, "not_found_error"), (path, body, error)
+        assert said["details"]["error_code"] == "document.not_found"
+        answers.append(re.sub(r"'(vlt|file|memstore)_\w+'", r"'\1'", said["message"]))
+    assert answers[0] == answers[1]
+
+
+async def test_what_is_archived_or_no_id_is_not_attached(door: Door) -> None:
+    """400, with a reason."""
+    vault = (await door("ada", "POST", "/v1/vaults", {"display_name": "mine"}))[1]["id"]
+    await door("ada", "POST", f"/v1/vaults/{vault}/archive", {})
+    session = f"/v1/sessions/{await a_session(door)}"
+    for body in ({"vault_ids": [vault]}, {"vault_ids": 5}, {"vault_ids": [5]}):
+        status, error, _ = await door("ada", "POST", session, body)
+        assert (status, error["error"]["type"]) == (400, "invalid_request_error"), error
+    for resource in ({"type": "file", "file_id": 5}, {"type": "file"}, {"type": "other"}):
+        assert (await door("ada", "POST", f"{session}/resources", resource))[0] == 400
+    nameless: Any = {"type": "user.message", "content": [{"type": "image", "source": {}}]}
+    nameless["content"][0]["source"] = {"type": "file", "file_id": [1]}
+    assert (await door("ada", "POST", f"{session}/events", {"events": [nameless]}))[0] == 400
+
+
+EUROS = {"type": "limit", "max_list_cost": {"amount": "1", "currency": "EUR"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/sessions", {"agent": {"type": "other", "id": "AGENT"}}, "agent_with_overrides"),
+        ("/v1/sessions", {"agent": "AGENT", "budget": EUROS}, "USD"),
+        ("SESSION", {"agent": {"model": "other"}}, "tools and mcp_servers"),
+        ("SESSION", {"budget": None}, "not removed"),
+        ("SESSION/resources", {"type": "github_repository", "url": ""}, "url"),
+        ("SESSION/events", {"events": [{"type": "user.tool_confirmation"}]}, "tool_use_id"),
+        ("SESSION/events", {"events": [{"type": "user.tool_result"}]}, "tool_use_id"),
+        ("/v1/environments/env_default", {"name": "mine"}, "always there"),
+        ("/v1/environments/env_default/archive", None, "always there"),
+        ("/v1/vaults", {"display_name": ""}, "display_name"),
+        ("/v1/memory_stores", {"name": "x" * 257}, "name"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_done_is_refused_with_a_reason(
+    door: Door, path: str, body: Any, said: str
+) -> None:
+    """400 that names the field, instead of an answer that passes it over."""
+    _, agent, _ = await door("admin", "POST", "/v1/agents", {"name": "a", "model": "m"})
+    made = {"agent": agent["id"], "budget": {"max_list_cost": {"amount": "1", "currency": "USD"}}}
+    _, session, _ = await door("ada", "POST", "/v1/sessions", made)
+    path = path.replace("SESSION", f"/v1/sessions/{session['id']}")
+    body = json.loads(json.dumps(body).replace("AGENT", agent["id"]))
+    who = "admin" if "environments" in path else "ada"
+    status, error, _ = await door(who, "POST", path, body)
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error"), error
+    assert said in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/vaults/vlt_x", "there is no vault 'vlt_x' here"),
+        ("/v1/vaults/vlt_x/credentials/vcrd_x", "there is no credential 'vcrd_x' here"),
+        ("/v1/files/file_x", "there is no file 'file_x' here"),
+        ("/v1/sessions/sesn_x", "there is no session 'sesn_x' here"),
+        ("/v1/environments/env_x", "there is no environment 'env_x' here"),
+    ],
+)
+async def test_what_is_missing_is_named_as_the_client_named_it(
+    door: Door, path: str, said: str
+) -> None:
+    """Without our names of collections, and verbs that the client does not have."""
+    status, error, headers = await door("ada", "GET", path)
+    assert (status, error["request_id"]) == (404, headers["request-id"])
+    assert error["error"]["message"].startswith(said)
+
+
+def showing(file: str) -> Any:
+    source = {"type": "file", "file_id": file}
+    return {"type": "user.message", "content": [{"type": "document", "source": source}]}
+
+
+def graded_by(file: str) -> Any:
+    rubric = {"type": "file", "file_id": file}
+    return {"type": "user.define_outcome", "description": "d", "rubric": rubric}
+
+
+async def a_file(door: Door) -> str:
+    """A file of Ada."""
+    head = b'content-disposition: form-data; name="file"; filename="a"'
+    form = b"--x\r\n" + head + b"\r\n\r\nshort\r\n--x--\r\n"
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    status, file, _ = await door("ada", "POST", "/v1/files", form, **kind)
+    assert status == 200, file
+    return str(file["id"])
 
 
 async def test_without_a_key_nobody_enters(door: Door) -> None:

@@ -16,7 +16,8 @@ from limpet.server.limits import STREAM_PIECE_BYTES
 from limpet.server.managed import stream
 from limpet.server.managed.stream import ABORT
 from limpet.server.serve import Server, listen, serving
-from tests.support.http_door import frames
+from tests.support.asgi import ask
+from tests.support.http_door import HttpDoor, frames
 
 BLOCK = "x" * 500_000
 EVENTS = 60  # more than all buffers on the way hold
@@ -91,6 +92,56 @@ async def test_a_large_event_is_sent_in_pieces_that_each_have_their_own_time() -
         finally:
             await server.stop()
     assert len(BLOCK) > STREAM_PIECE_BYTES >= max(sizes)
+
+
+@pytest.mark.parametrize("route", ["/v1", "/limpet/v1"])
+async def test_the_stream_of_a_session_ends_when_it_is_archived(tmp_path: Path, route: str) -> None:
+    """Who follows it sees its last event, and so does who comes back later: each of them once."""
+    store, archive = f"sqlite:///{tmp_path}/a.db", f"file://{tmp_path}/archive"
+    async with limpet.open(store, archive=archive) as lp, serving(lp, dev=True) as url:
+        s = await lp.create("default", "default", "sesn_1", actor="user:ada")
+        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        path = f"{route}/sessions/sesn_1/events/stream"
+
+        def on_frame(_: Any) -> None:
+            loop.call_soon_threadsafe(opened.set)
+
+        following = asyncio.ensure_future(frames(url, f"{path}?after=1", 40, on_frame))
+        await s.append("user.message", {"text": "hi"})
+        await opened.wait()
+        await s.complete()
+        await s.archive()
+        seen = await following
+        ids = [int(each["id"]) for each in seen]
+        door = HttpDoor(url)
+        assert ids_in((await door.get(f"{path}?after=1")).body) == ids
+        rest = await door.get(path, last_event_id=str(ids[0]))
+        assert ids_in(rest.body) == ids[1:]
+        assert ids_in((await door.get(path)).body) == []
+        types = [each["data"]["type"] for each in seen]
+        if route == "/v1":
+            assert types == ["user.message", "session.status_terminated"]
+        else:
+            assert (ids, types[-1]) == (list(range(2, ids[-1] + 1)), "session.archived")
+
+
+def ids_in(body: bytes) -> list[int]:
+    lines = body.decode().splitlines()
+    return [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
+
+
+async def test_a_place_beyond_the_last_event_is_refused() -> None:
+    """Waiting for it would pass over the events before it, and nobody would know."""
+    async with limpet.open("memory://") as lp:
+        await lp.create("default", "default", "sesn_1", actor="user:ada")
+        app, path = build(lp, dev=True), "sessions/sesn_1/events/stream?after="
+        for route in (f"/v1/{path}", f"/limpet/v1/{path}"):
+            refused = await ask(app, "GET", f"{route}2")
+            assert (refused.status, refused.body["error"]["details"]["error_code"]) == (
+                400,
+                "query.invalid",
+            )
+            assert (await ask(app, "GET", f"{route}1")).status == 200
 
 
 async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path) -> None:

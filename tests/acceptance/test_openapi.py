@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import Any
@@ -36,6 +37,20 @@ async def test_it_lists_every_route_with_its_method(found: dict[str, Any]) -> No
             for method in (route.methods or set()) - {"HEAD"}:
                 assert method.lower() in found["paths"][route.path], route.path
     assert "/v1/agents" in found["paths"]
+
+
+async def test_a_server_starts_without_reading_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document is made when it is asked for; a server that starts waits for none of it."""
+
+    def read(of: object) -> str:
+        raise AssertionError(f"the source of {of} was read")
+
+    monkeypatch.setattr(inspect, "getsource", read)
+    async with limpet.open("memory://") as lp:
+        app = build(lp, dev=True)
+        app.build_middleware_stack()
+        with pytest.raises(AssertionError, match="was read"):
+            document(app.routes, version="1")
 
 
 async def test_bodies_are_of_the_types_that_parse_them(found: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +290,7 @@ async def test_streams_are_told_and_turns_are_given_back_when_a_server_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stream ends whole, with a word; the session of a turn that goes on can be claimed."""
-    monkeypatch.setattr(serve, "Worker", partial(limpet.Worker, grace_seconds=0.01))
+    monkeypatch.setattr(serve, "TURNS_SECONDS", 0.01)
     began = asyncio.Event()
 
     async def endless(turn: limpet.Turn) -> None:
@@ -315,6 +315,49 @@ async def test_streams_are_told_and_turns_are_given_back_when_a_server_ends(
         writer.close()
     assert b"the server ends" in rest
     assert rest.endswith(b"0\r\n\r\n")
+
+
+async def test_a_server_that_stops_gets_nothing_new_while_its_turns_end() -> None:
+    """It refuses connections and is not ready on those that are there; a stream has the answer."""
+    began, stopped, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answers(turn: limpet.Turn) -> None:
+        began.set()
+        await ends.wait()
+        await turn.say("the answer")
+
+    async with limpet.open("memory://") as lp, AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(lp, dev=True, stopped=stopped))
+        at = ("127.0.0.1", int(url.split(":")[2]))
+        s = await lp.create("default", "default", "c1")
+        probe, to_probe = await asyncio.open_connection(*at)
+        stream, to_stream = await asyncio.open_connection(*at)
+        path = f"/v1/sessions/{ids.session_id(s.key.id)}/events/stream"
+        for status, asked, writer, reader in (
+            (b"200", "/readyz", to_probe, probe),
+            (b"200", path, to_stream, stream),
+            (b"503", "/readyz", to_probe, probe),
+        ):
+            writer.write(f"GET {asked} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status)
+            if asked == path:
+                await stack.enter_async_context(serve.working(lp, [(None, answers)]))
+                await s.append("user.message", {"text": "go on"}, actor="user:default")
+                await began.wait()
+                stopped.set()
+                await asyncio.sleep(0)
+            elif status == b"200":
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+        with pytest.raises(OSError):  # noqa: PT011  # refused, in the words of the system
+            await asyncio.open_connection(*at)
+        ends.set()
+        await stack.aclose()
+        said = await stream.read()
+        to_probe.close()
+        to_stream.close()
+    assert b"the answer" in said.partition(b"the server ends")[0]
 
 
 @pytest.mark.parametrize("id", ["c1", "sesn_c1", "sesn_", "a/b c", "é", ".", "sesn_.YzE"])

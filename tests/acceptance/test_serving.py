@@ -25,6 +25,7 @@ from limpet.errors import (
     AccessDenied,
     EntryRefused,
     InvalidInput,
+    InvalidQuery,
     ProtocolMismatch,
     SessionConflict,
     SessionNotFound,
@@ -290,6 +291,44 @@ async def test_errors_are_raised_as_the_same_classes(url: str) -> None:
             await session.append("a.b", {}, actor="x:y", expect=7)
     assert missing.value.key == limpet.Key("support", "ada", "none")
     assert (conflict.value.expected, conflict.value.actual) == (7, 1)
+
+
+@pytest.mark.parametrize("wrong", [{"phase": "asleep"}, {"order": "size"}, {"prefix": 7}])
+async def test_a_query_that_is_wrong_is_refused_in_the_same_words(
+    served: Limpet, url: str, wrong: dict[str, Any]
+) -> None:
+    """They say what is allowed: no encoding of the call stands in between."""
+    said = []
+    async with limpet.open(url) as lp:
+        for store in (served, lp):
+            with pytest.raises(InvalidQuery) as refused:
+                await store.list(app="support", **wrong)
+            said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("role", [None, "admin"])
+async def test_a_policy_that_a_client_sets_is_followed_at_once(
+    served: Limpet, keys: AccessKeys, role: str | None
+) -> None:
+    """The server follows it for all of its clients, and looks again when one has changed it."""
+    token = None if role is None else (await keys.create(role="admin", app=None))[1]
+    async with (
+        serving(served, dev=role is None) as url,
+        limpet.open(url, token=token) as lp,
+    ):
+        s = await lp.create(*ADA)
+        actor = None if role else "agent:main"
+        await s.append("agent.did", actor=actor)  # the server has read that there is no policy
+        for policy, count in (
+            (limpet.CheckpointPolicy(events=("agent.did",)), 1),
+            (limpet.CheckpointPolicy(events=("agent.other",)), 1),
+            (limpet.CheckpointPolicy(before=("agent.did",)), 2),
+            (None, 2),
+        ):
+            await lp.policies.checkpointing("support", policy)
+            await s.append("agent.did", actor=actor)
+            assert len((await s.history.checkpoints()).items) == count
 
 
 @pytest.mark.parametrize("code", sorted(error_classes()))

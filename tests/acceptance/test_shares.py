@@ -87,6 +87,33 @@ async def test_changes_are_followed_until_the_share_ends(lp: limpet.Limpet) -> N
     assert seen == ["one", "two"]
 
 
+async def test_a_subscriber_that_is_slow_misses_no_change(lp: limpet.Limpet) -> None:
+    """Each value with its version, in order, a rewind and a write of the target's own among them;
+    what changed other fields is not shown."""
+    a, b = await made(lp)
+    share = await a.share(b, "draft", access="write", sync="live")
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        await anext(changes)
+        versions = []
+        for text in ("two", "three"):
+            event = await a.append("note.made", actor=ADA, set={"draft": text})
+            await a.append("note.made", actor=ADA, set={"other": text})
+            versions.append(event.seq)
+        await a.rewind(versions[0], actor=ADA)
+        versions.append((await a.refresh()).version)
+        written = await b.write_shared(share.id, {"draft": "four"}, expect={"draft": versions[-1]})
+        versions.append(written["draft"])
+        await a.append("note.made", actor=ADA, delete=["draft"])
+        versions.append(a.version)
+        await a.append("note.made", actor=ADA, set={"other": "last"})
+        seen = [await anext(changes) for _ in versions]
+        assert [context.values.get("draft") for context in seen] == [
+            *("two", "three", "two", "four", None)
+        ]
+        assert [context.source_version for context in seen[:-1]] == versions[:-1]
+        assert seen[0].versions["draft"] < seen[1].versions["draft"] < seen[2].versions["draft"]
+
+
 async def test_a_taken_back_share_shows_nothing_more(lp: limpet.Limpet) -> None:
     a, b = await made(lp)
     for sync in ("snapshot", "live"):

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 import limpet
 from limpet.analytics.histogram import (
     ERROR,
+    PEAK,
+    Histograms,
     bin_of,
     histogram_of,
     merge,
+    pack,
     quantile,
     rank_of,
-    union,
+    unpack,
     value_of,
 )
 from limpet.analytics.metrics import SessionFold, analytics_of, begin, features_of, fold_event
-from limpet.analytics.rollup import tallies_of
+from limpet.analytics.ranking import changed, largest, part_of
+from limpet.analytics.rollup import peak_of, tallies_of
 from limpet.model import Event, Key
 from tests.support.analytics_model import Log
 from tests.support.examples import examples
@@ -268,9 +275,75 @@ def test_merging_histograms_is_the_histogram_of_the_union(a: list[int], b: list[
     """And taking one out again leaves the other."""
     whole = histogram_of(a)
     merge(whole, histogram_of(b))
-    assert whole == histogram_of([*a, *b]) == union([histogram_of(a), histogram_of(b)])
+    assert whole == histogram_of([*a, *b])
     merge(whole, histogram_of(b), -1)
     assert whole == histogram_of(a)
+
+
+COUNTS = st.one_of(st.integers(1, 9), st.integers(1, 2**40))
+MANY = st.lists(
+    st.tuples(st.dictionaries(st.integers(-1, 2_200), COUNTS, max_size=9), st.integers(0, 3)),
+    max_size=9,
+)
+
+
+@examples(300)
+@given(MANY)
+def test_many_histograms_give_what_each_gives(many: list[tuple[dict[int, int], int]]) -> None:
+    """Stored, read as arrays, and merged by row: what they hold is what dicts hold."""
+    raws, rows = [pack(each) for each, _ in many], [row for _, row in many]
+    assert [unpack(raw) for raw in raws] == [each for each, _ in many]
+    merged = Histograms.unpacked(raws).merged(np.array(rows, np.int64), 4)
+    wanted: list[dict[int, int]] = [{} for _ in range(4)]
+    for each, row in many:
+        merge(wanted[row], each)
+    found: list[dict[int, int]] = [{} for _ in range(4)]
+    for owner, bin, count in zip(merged.owners, merged.bins, merged.counts, strict=True):
+        found[owner][int(bin)] = int(count)
+    assert found == wanted
+    assert merged.totals.tolist() == [sum(each.values()) for each in wanted]
+    for q, values in zip((0.01, 0.5, 0.99), merged.quantiles((0.01, 0.5, 0.99)), strict=True):
+        exact = [math.nan if not each else quantile(each, q) for each in wanted]
+        assert values.tolist() == pytest.approx(exact, nan_ok=True)
+
+
+SECONDS = st.dictionaries(st.integers(0, 3_600), st.sampled_from([-2, -1, 1, 3]), max_size=9)
+PEAKS = st.integers(1, 400).map(lambda peak: {PEAK: peak})
+
+
+@examples(300)
+@given(st.lists(st.one_of(SECONDS, PEAKS), max_size=9))
+def test_peaks_of_many_are_those_of_each(many: list[dict[int, int]]) -> None:
+    """By second, or as they were rolled up."""
+    found = Histograms.unpacked([pack(each) for each in many]).peaks
+    assert found.tolist() == [peak_of(each) for each in many]
+
+
+@examples(300)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 9_000), st.integers(1, 50), max_size=30), max_size=9),
+    st.integers(1, 12),
+)
+def test_the_largest_groups_are_those_with_most_weight(
+    windows: list[dict[int, int]], limit: int
+) -> None:
+    """Of all windows together, however their weights were written."""
+    parts: dict[tuple[int, int], bytes] = {}
+    whole: Counter[int] = Counter()
+    for window, weights in enumerate(windows):
+        whole.update(weights)
+        whole.subtract({max(weights, default=0): weights.get(max(weights, default=0), 0)})
+        for group, weight in weights.items():
+            part, offset = part_of(group)
+            before = changed(parts.get((window, part)), {offset: weight + 1})
+            parts[window, part] = changed(before, {offset: weight})
+        gone = max(weights, default=0)
+        part, offset = part_of(gone)
+        parts[window, part] = changed(parts.get((window, part)), {offset: 0})
+    raws = {place: raw for place, raw in parts.items() if raw}
+    whole = +whole
+    found = largest([part for _, part in raws], list(raws.values()), limit)
+    assert found == sorted(whole, key=lambda group: (-whole[group], group))[:limit]
 
 
 @examples(300)

@@ -120,6 +120,13 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     },
     "session.arrived": {"node": "eu-2", "from": "eu-1", "epoch": 1},
     "session.returned": {"node": "eu-1", "epoch": 1, "reason": "capacity"},
+    "session.reclaimed": {
+        "node": "eu-1",
+        "epoch": 2,
+        "lost": "eu-2",
+        "store": "s2",
+        "reason": "its disk is gone",
+    },
     "session.retention_set": {"retention": {"events": 5, "age_us": 1}},
     "state.migrated": {"from": None, "to": "1.0.0", "steps": []},
     "session.timeouts_set": {"timeouts": {"idle_us": 60_000_000, "absolute_us": 3_600_000_000}},

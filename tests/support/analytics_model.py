@@ -213,13 +213,13 @@ class Log:
     def tokens(self, side: str) -> int:
         found = [e.data.get("usage") for e in self.of("agent.message")]
         counts = [u.get(side) for u in found if hasattr(u, "get")]
-        return sum([c for c in counts if type(c) is int and 0 < c < 2**53])
+        return sum([c for c in counts if type(c) is int and 0 < c < 2**40])
 
     def cost(self) -> int:
         said = [e.data.get("cost") for e in self.of("agent.message")]
-        spent = [round(c * 1e6) for c in said if type(c) in (int, float) and 0 <= c < 2**53]
+        spent = [round(c * 1e6) for c in said if type(c) in (int, float) and 0 <= c < 2**40 / 1e6]
         settled = [e.data.get("cost") for e in self.of("budget.settled")]
-        return sum(spent) + sum([c for c in settled if type(c) is int and 0 < c < 2**53])
+        return sum(spent) + sum([c for c in settled if type(c) is int and 0 < c < 2**40])
 
     # --- phases and quality ----------------------------------------------------------------------
 

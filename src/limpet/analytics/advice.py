@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.analytics.rollup import CellTally, group_row, tool_row
+from limpet.analytics.tables import Cells, group_columns
 from limpet.errors import SessionError
 from limpet.model import DefaultActor, Key
 from limpet.session.documents import Internal
@@ -100,15 +100,14 @@ class Advice(msgspec.Struct, frozen=True):
         )
 
 
-Totals: TypeAlias = Callable[[str, str], list[tuple[str, CellTally]]]  # (app, dimension) → groups
+Totals: TypeAlias = Callable[[str, str], Cells]  # (app, dimension) → groups
 
 
 def advice_for(app: str, totals: Totals, policy: AdvicePolicy) -> Iterator[Advice]:
     """Yield the advice for an app, from its roll-ups over all time."""
-    whole = CellTally.empty()
-    for _, tally in totals(app, "task_type"):
-        whole.plus(tally)
-    row = group_row(whole)
+    task_types, tools = totals(app, "task_type"), totals(app, "tool")
+    whole = task_types.pooled
+    row = {name: column[0] for name, column in group_columns(whole).items()}
     for signal, metric, threshold, cases in (
         ("high_turn_latency", "p99_turn_latency", policy.turn_latency_seconds, row["turns"]),
         ("large_state", "p99_peak_state_size", policy.state_bytes, row["sessions"]),
@@ -121,18 +120,16 @@ def advice_for(app: str, totals: Totals, policy: AdvicePolicy) -> Iterator[Advic
         ("many_repairs", "repair_frequency", policy.repairs_per_session, row["sessions"]),
     ):
         yield from _above(signal, (app, "app", "", metric), row[metric], threshold, cases, policy)
-    predicted = whole["predicted"]
+    predicted = int(whole["predicted"][0])
     satisfaction = row["mean_satisfaction"]
     of = (app, "app", "", "mean_satisfaction")
     yield from _below("low_satisfaction", of, satisfaction, policy.satisfaction, predicted, policy)
-    for name, tally in totals(app, "tool"):
-        tool = tool_row(tally)
-        of = (app, "tool", name, "error_rate")
+    for tool in tools.table("tool").rows:
+        of = (app, "tool", tool["tool"], "error_rate")
         rate, count = tool["error_rate"], tool["count"]
         yield from _above("tool_errors", of, rate, policy.tool_error_rate, count, policy)
-    for name, tally in totals(app, "task_type"):
-        group = group_row(tally)
-        of = (app, "task_type", name, "completion_rate")
+    for group in task_types.table("task_type").rows:
+        of = (app, "task_type", group["task_type"], "completion_rate")
         rate, ended = group["completion_rate"], group["ended"]
         yield from _below("low_completion", of, rate, policy.completion_rate, ended, policy)
 
@@ -197,8 +194,7 @@ async def _applied(
         case "tool_errors" if policy.open_circuits:
             return await _switch_circuit(lp, advice, policy)
         case "high_turn_latency":
-            tools = [name for name, _ in totals(app, "tool")]
-            return await _keep_longer(lp, app, policy, tools)
+            return await _keep_longer(lp, app, policy, totals(app, "tool").values)
         case "large_state" if policy.hot_events is not None:
             kept = await limits_of(journal_of(lp), app)
             if kept is not None and kept.events is not None and kept.events <= policy.hot_events:

@@ -44,15 +44,11 @@ from limpet.analytics.rollup import (
     CellTally,
     Dimension,
     Grain,
-    Table,
-    group_row,
     hours_in,
     hours_since,
-    merged,
     start_of,
-    tool_row,
+    unpack,
     window_name,
-    window_row,
 )
 from limpet.analytics.satisfaction import (
     MINIMUM,
@@ -62,6 +58,14 @@ from limpet.analytics.satisfaction import (
     train,
 )
 from limpet.analytics.sets import FailingSet, failing_set
+from limpet.analytics.tables import (
+    Cells,
+    Table,
+    Tallies,
+    group_columns,
+    tool_columns,
+    window_columns,
+)
 from limpet.errors import (
     AccessDenied,
     InvalidInput,
@@ -431,23 +435,22 @@ class Analytics:
         _check_query(dimension, window, limit)
         if dimension == "window":
             return self._windows(app, since, until, window or "hour", limit)
-        row = tool_row if dimension == "tool" else group_row
         if since is until is None and window is None:
-            groups = file.totals(app, dimension, limit)
-            return _table(dimension, [{dimension: v, **row(t)} for v, t in groups], row)
+            return file.totals(app, dimension, limit).table(dimension)
         cells = file.ranged(app, dimension, *_hours(since, until), limit)
-        groups_of_cells: dict[tuple[str, int, int], list[CellTally]] = {}
-        for grain, start, value, tally in cells:
-            place = (0, 0) if window is None else _placed(grain, start, window)
-            groups_of_cells.setdefault((value, *place), []).append(tally)
-        rows = []
-        for (value, grain, start), tallies in groups_of_cells.items():
-            in_window = {} if window is None else {"window": window_name(grain, start)}
-            rows.append({dimension: value, **in_window, **row(merged(tallies))})
-        count = "count" if dimension == "tool" else "sessions"
         if window is None:
-            rows.sort(key=lambda each: -each[count])
-        return _table(dimension, rows, row, windowed=window is not None)
+            return cells.table(dimension)
+        places = list(zip(_placed(cells, window), cells.groups, strict=True))
+        # The windows in their order, and within each the largest groups first.
+        row_of = {place: row for row, place in enumerate(sorted(set(places), key=_by_start))}
+        named = {place: window_name(*place) for place, _ in row_of}
+        names = {
+            dimension: [cells.values[group] for _, group in row_of],
+            "window": [named[place] for place, _ in row_of],
+        }
+        tallies = Tallies(cells.tallies, [row_of[place] for place in places], len(row_of))
+        columns = tool_columns if dimension == "tool" else group_columns
+        return Table.of(dimension, names | columns(tallies))
 
     def _windows(
         self,
@@ -458,21 +461,19 @@ class Analytics:
         limit: int,
     ) -> Table:
         file, _ = self._parts()
-        windows: dict[tuple[int, int], dict[int, CellTally]] = {}
-        for grain, start, _, tally in file.ranged(app, "window", *_hours(since, until), limit):
-            place = _placed(grain, start, window)
-            # Seconds of several apps add up within an hour; beyond it peaks are compared.
-            hours = windows.setdefault(place, {})
-            same = start if grain == HOUR else -len(hours) - 1
-            hours.setdefault(same, CellTally.empty()).plus(tally)
-        rows = [
-            {
-                "window": window_name(grain, start),
-                **window_row(merged(hours.values()), hours_in(grain, start)),
-            }
-            for (grain, start), hours in sorted(windows.items(), key=lambda each: each[0][1])
-        ]
-        return _table("window", rows[-limit:], lambda t: window_row(t, 1))
+        cells = file.ranged(app, "window", *_hours(since, until), limit)
+        places = _placed(cells, window)
+        kept = sorted(set(places), key=lambda place: place[1])[-limit:]
+        row_of = {place: row for row, place in enumerate(kept)}
+        of = [at for at, place in enumerate(places) if place in row_of]
+        tallies = Tallies(
+            [cells.tallies[at] for at in of], [row_of[places[at]] for at in of], len(kept)
+        )
+        # Seconds of several apps add up within an hour; beyond it peaks are compared.
+        moments = [cells.starts[at] if cells.grains[at] == HOUR else -at - 1 for at in of]
+        hours = [hours_in(*place) for place in kept]
+        names = {"window": [window_name(*place) for place in kept]}
+        return Table.of("window", names | window_columns(tallies, moments, hours))
 
     # --- satisfaction ----------------------------------------------------------------------------
 
@@ -646,7 +647,10 @@ class Analytics:
             )
         _check_share("confidence", confidence)
         check_app(app)
-        groups = dict(self.file.totals(app, dimension, _GROUPS_MAX))
+        cells = self.file.totals_of(app, dimension, (a, b))
+        groups: dict[str, CellTally] = {}
+        for group, raw in zip(cells.groups, cells.tallies, strict=True):
+            groups.setdefault(cells.values[group], CellTally.empty()).plus(unpack(raw))
         for name in (a, b):
             if name not in groups:
                 raise InvalidInput(f"there are no sessions of {dimension} {name!r}.")
@@ -679,12 +683,10 @@ class Analytics:
         check_app(app)
         if baseline >= limit:
             raise InvalidInput("baseline is a number from 1, and less than limit.")
-        sessions = sum([tally["predicted"] for _, tally in self._all_of(app)])
+        whole = self.file.totals(app, "task_type", _GROUPS_MAX).pooled
+        sessions = int(whole["predicted"][0])
         tested = comparing.sessions_in_test(sessions, baseline=baseline, limit=limit)
         return comparing.regression_in(self.file.recent(app, tested), baseline=baseline, rate=rate)
-
-    def _all_of(self, app: str | None) -> list[tuple[str, CellTally]]:
-        return self.file.totals(app, "task_type", _GROUPS_MAX)
 
     async def advice(
         self,
@@ -699,18 +701,15 @@ class Analytics:
         rules = policy or self._policy or AdvicePolicy()
         check_app(app)
         apps = self.file.apps() if app is None else [app]
-        first, last = _hours(since, None)
+        hours = _hours(since, None)
 
-        def since_then(app: str, dimension: str) -> list[tuple[str, CellTally]]:
-            groups: dict[str, list[CellTally]] = {}
-            for _, _, value, tally in self.file.ranged(app, dimension, first, last, _GROUPS_MAX):
-                groups.setdefault(value, []).append(tally)
-            return [(value, merged(tallies)) for value, tallies in groups.items()]
+        def since_then(app: str, dimension: str) -> Cells:
+            return self.file.ranged(app, dimension, *hours, _GROUPS_MAX)
 
         totals = self._totals if since is None else since_then
         return tuple([each for one in apps for each in advising.advice_for(one, totals, rules)])
 
-    def _totals(self, app: str, dimension: str) -> list[tuple[str, CellTally]]:
+    def _totals(self, app: str, dimension: str) -> Cells:
         return self.file.totals(app, dimension, _GROUPS_MAX)
 
     async def apply(
@@ -834,18 +833,16 @@ def _hours(since: datetime | None, until: datetime | None) -> tuple[int, int]:
     return first, last
 
 
-def _placed(grain: int, start: int, window: Grain) -> tuple[int, int]:
-    """The window of the asked grain, or the coarser one that is left."""
-    wanted = max(GRAINS.index(window), grain)
-    return wanted, start_of(wanted, start)
+def _placed(cells: Cells, window: Grain) -> list[tuple[int, int]]:
+    """Return for each cell the window of the asked grain, or the coarser one that is left."""
+    windows = list(zip(cells.grains, cells.starts, strict=True))
+    places = {}
+    for grain, start in set(windows):
+        wanted = max(GRAINS.index(window), grain)
+        places[grain, start] = (wanted, start_of(wanted, start))
+    return [places[each] for each in windows]
 
 
-def _table(
-    dimension: str,
-    rows: list[dict[str, Any]],
-    row: Callable[[CellTally], dict[str, Any]],
-    *,
-    windowed: bool = False,
-) -> Table:
-    first = (dimension, "window") if windowed else (dimension,)
-    return Table(dimension, (*first, *row(CellTally.empty())), tuple(rows))
+def _by_start(place: tuple[tuple[int, int], int]) -> tuple[int, int, int]:
+    (grain, start), group = place
+    return start, grain, group

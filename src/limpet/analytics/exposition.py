@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from limpet.analytics.file import AnalyticsFile
-from limpet.analytics.rollup import CellTally, group_row, tool_row
+from limpet.analytics.tables import group_columns
 from limpet.errors import ExtraMissing
 
 _GROUPS: Final = 10_000
@@ -56,12 +56,11 @@ def measured(
 ) -> Iterator[tuple[Measure, dict[str, str], float]]:
     """Yield every instrument with its labels and its value now."""
     for each in file.apps() if app is None else [app]:
-        whole = CellTally.empty()
-        for _, tally in file.totals(each, "task_type", _GROUPS):
-            whole.plus(tally)
-        yield from _values(APP_MEASURES, {"app": each}, group_row(whole))
-        for tool, tally in file.totals(each, "tool", _TOOLS):
-            yield from _values(TOOL_MEASURES, {"app": each, "tool": tool}, tool_row(tally))
+        whole = group_columns(file.totals(each, "task_type", _GROUPS).pooled)
+        row = {name: column[0] for name, column in whole.items()}
+        yield from _values(APP_MEASURES, {"app": each}, row)
+        for tool in file.totals(each, "tool", _TOOLS).table("tool").rows:
+            yield from _values(TOOL_MEASURES, {"app": each, "tool": tool["tool"]}, tool)
 
 
 def _values(

@@ -1,9 +1,11 @@
 """The analytics file: SQLite, one writer, results and positions in one commit.
 
 `sessions` has the fold of every session by its uid, `logs` how far the logs of checkpoints were
-read, `cells` the roll-ups, and `meta` the positions in the feed, the horizons of the windows and a
-copy of the model. A commit checks that nobody else has written since what it counts was read: a
-second process on the same file finds its batch refused and reads again, and nothing counts twice.
+read, and `meta` the positions in the feed, the horizons of the windows and a copy of the model. The
+roll-ups are in `cells`, a group's cells side by side; `weights` says which groups of a window are
+the largest, and `names` what groups and apps are called. A commit checks that nobody else has
+written since what it counts was read: a second process on the same file finds its batch refused and
+reads again, and nothing counts twice.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from limpet.analytics import ranking
 from limpet.analytics.metrics import SessionFold
 from limpet.analytics.rollup import (
     ALL,
@@ -28,79 +31,34 @@ from limpet.analytics.rollup import (
     CellTally,
     Horizons,
     add_rolled,
+    day_start,
     month_start,
     pack,
     rolled,
     unpack,
     without_seconds,
 )
-from limpet.errors import InvalidURL, StoreForeign, StoreNewer
+from limpet.analytics.schema import prepare
+from limpet.analytics.tables import Cells
+from limpet.errors import InvalidURL
 from limpet.model import Key
 from limpet.store.open import sqlite_path
 from limpet.store.sqlite.failures import translate
 
-FORMAT: Final = 2
-_APPLICATION: Final = 0x4C504E41  # "LPNA"
 _BUSY_MS: Final = 10_000
 _CELLS_MAX: Final = 20_000  # in memory
+_ROLLED_TOGETHER: Final = 5_000
 _PUT_SESSION: Final = """
 INSERT OR REPLACE INTO sessions (uid, name, app, rated, ended, seen, fold)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-_SCHEMA: Final = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
--- `name` is a hash of the key: several sessions may have had it, one after another.
-CREATE TABLE sessions (
-    uid   BLOB PRIMARY KEY,
-    name  INTEGER NOT NULL,
-    app   TEXT NOT NULL,
-    rated INTEGER, -- when its last feedback came
-    ended INTEGER, -- NULL while it is under way
-    seen  INTEGER NOT NULL, -- when its last event was recorded that is not ours
-    fold  BLOB NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX sessions_name ON sessions (name);
-CREATE INDEX sessions_rated ON sessions (rated) WHERE rated IS NOT NULL;
-CREATE INDEX sessions_live ON sessions (uid) WHERE ended IS NULL;
-CREATE INDEX sessions_seen ON sessions (seen);
-CREATE INDEX sessions_app ON sessions (app, seen);
-CREATE TABLE logs (key TEXT PRIMARY KEY, uid TEXT NOT NULL, seq INTEGER NOT NULL)
-    STRICT, WITHOUT ROWID;
-CREATE TABLE scores (
-    uid   BLOB NOT NULL,
-    seq   INTEGER NOT NULL,
-    name  TEXT NOT NULL,
-    value REAL NOT NULL,
-    turn  TEXT,
-    call  TEXT,
-    PRIMARY KEY (uid, seq)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE cells (
-    app       TEXT NOT NULL,
-    dimension TEXT NOT NULL,
-    grain     INTEGER NOT NULL,
-    start     INTEGER NOT NULL,
-    value     TEXT NOT NULL,
-    weight    INTEGER NOT NULL,
-    tally     BLOB NOT NULL,
-    PRIMARY KEY (app, dimension, grain, start, value)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX cells_weight ON cells (app, dimension, weight) WHERE grain = 0;
-"""
-
-_APPS: Final = """
-WITH RECURSIVE apps (app) AS (
-    SELECT min(app) FROM cells
-    UNION ALL SELECT (SELECT min(app) FROM cells WHERE app > apps.app) FROM apps
-    WHERE apps.app IS NOT NULL
-)
-SELECT app FROM apps WHERE app IS NOT NULL
-"""
-_LISTED: Final = "(SELECT value FROM json_each(?1))"  # of the texts that `_listed` binds
+_LISTED: Final = "(SELECT value FROM json_each({}))"  # of what `_listed` binds
+_WINDOWED: Final = (HOUR, MONTH)  # the finest and the coarsest grain with a start
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SessionFold)
 Cell = tuple[str, str, int, int, str]  # app, dimension, grain, start, value
+Name = tuple[str, str]  # kind and name
 
 
 class FoldedElsewhere(Exception):
@@ -119,6 +77,7 @@ class AnalyticsFile:
         except apsw.Error as error:
             raise translate(error, self.where, "write") from error
         self._cells: dict[Cell, CellTally] = {}
+        self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
         self._version = self._data_version()
 
@@ -129,32 +88,7 @@ class AnalyticsFile:
         conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
         conn.execute("PRAGMA secure_delete = ON")  # names of erased users leave the free pages too
         with self._transaction():
-            marks = (
-                conn.execute("PRAGMA application_id").get,
-                conn.execute("PRAGMA user_version").get,
-            )
-            if marks == (0, 0):
-                if conn.execute("SELECT count(*) FROM sqlite_schema").get:
-                    raise StoreForeign(self.where)
-                conn.execute(_SCHEMA)
-                conn.execute(f"PRAGMA application_id = {_APPLICATION}")
-                conn.execute(f"PRAGMA user_version = {FORMAT}")
-            elif marks[0] != _APPLICATION:
-                raise StoreForeign(self.where)
-            elif marks[1] > FORMAT:
-                raise StoreNewer(self.where, marks[1], FORMAT)
-            elif marks[1] < FORMAT:
-                self._upgrade()
-
-    def _upgrade(self) -> None:
-        """Bring a file of format 1 to this one: sessions get their app, and an index by it."""
-        conn = self._conn
-        conn.execute("ALTER TABLE sessions ADD COLUMN app TEXT NOT NULL DEFAULT ''")
-        rows: list[Any] = conn.execute("SELECT fold, uid FROM sessions").fetchall()
-        apps = [(_decoder.decode(fold).app, uid) for fold, uid in rows]
-        conn.executemany("UPDATE sessions SET app = ? WHERE uid = ?", apps)
-        conn.execute("CREATE INDEX sessions_app ON sessions (app, seen)")
-        conn.execute(f"PRAGMA user_version = {FORMAT}")
+            prepare(conn, self.where)
 
     def close(self) -> None:
         """Close it. Closing twice is fine."""
@@ -239,51 +173,77 @@ class AnalyticsFile:
         sql = "SELECT seq, name, value, turn, call FROM scores WHERE uid = ? ORDER BY seq"
         return list(self._conn.execute(sql, (packed(uid),)))
 
-    def totals(self, app: str | None, dimension: str, limit: int) -> list[tuple[str, CellTally]]:
-        """Return the largest groups over all time."""
-        apps = self.apps() if app is None else [app]
-        if len(apps) == 1:
-            sql = """SELECT value, tally FROM cells WHERE app = ? AND dimension = ? AND grain = 0
-                ORDER BY weight DESC LIMIT ?"""
-            rows = self._conn.execute(sql, (apps[0], dimension, limit))
-            return [(value, unpack(raw)) for value, raw in rows]
-        where = f"app IN {_LISTED} AND dimension = ?2 AND grain = 0"
-        sql = f"""SELECT value FROM cells WHERE {where}
-            GROUP BY value ORDER BY sum(weight) DESC, value LIMIT ?3"""  # nosec B608  # fixed text
-        values = [value for (value,) in self._conn.execute(sql, (_listed(apps), dimension, limit))]
-        sql = f"SELECT value, tally FROM cells WHERE {where}"  # nosec B608  # fixed text
-        whole = {value: CellTally.empty() for value in values}
-        for value, raw in self._conn.execute(sql, (_listed(apps), dimension)):
-            if value in whole:
-                whole[value].plus(unpack(raw))
-        return list(whole.items())
+    def totals(self, app: str | None, dimension: str, limit: int) -> Cells:
+        """Return the largest groups over all time, the largest first."""
+        return self._largest(app, dimension, (ALL, ALL), (0, 1), limit)
 
-    def ranged(
-        self, app: str | None, dimension: str, since: int, until: int, limit: int
-    ) -> list[tuple[int, int, str, CellTally]]:
-        """Return grain, start, group and tally of the windows that begin in [since, until), of the
-        largest groups there."""
-        # Each app and each grain by itself: then the index leads to the first window of the range.
-        where = f"""app IN {_LISTED} AND dimension = ?2 AND grain IN (1, 2, 3)
-            AND start >= ?3 AND start < ?4"""
-        given = (_listed(self.apps() if app is None else [app]), dimension, since, until)
-        sql = f"""SELECT value FROM cells WHERE {where}
-            GROUP BY value ORDER BY sum(weight) DESC, value LIMIT {int(limit)}"""  # nosec B608  # fixed text
-        sql = f"""SELECT grain, start, value, tally FROM cells
-            WHERE {where} AND value IN ({sql}) ORDER BY start"""  # nosec B608  # fixed text
-        rows = self._conn.execute(sql, given)
-        return [(grain, start, value, unpack(raw)) for grain, start, value, raw in rows]
+    def ranged(self, app: str | None, dimension: str, since: int, until: int, limit: int) -> Cells:
+        """Return the windows that begin in [since, until), of the largest groups there."""
+        return self._largest(app, dimension, _WINDOWED, (since, until), limit)
+
+    def totals_of(self, app: str | None, dimension: str, names: Iterable[str]) -> Cells:
+        """Return these groups over all time, without those that are not there."""
+        kinds = [(dimension, name) for name in dict.fromkeys(names)]
+        ids = [id for kind in kinds if (id := self._find(kind)) is not None]
+        return self._cells_of(self._app_ids(app), ids, (ALL, ALL), (0, 1))
+
+    def _largest(
+        self,
+        app: str | None,
+        dimension: str,
+        grains: tuple[int, int],
+        starts: tuple[int, int],
+        limit: int,
+    ) -> Cells:
+        apps = self._app_ids(app)
+        if dimension == "window":
+            id = self._find((dimension, ""))
+            return self._cells_of(apps, [] if id is None else [id], grains, starts)
+        # Each app and each grain by itself: then the key leads to the first window of the range.
+        sql = f"""SELECT part, weights FROM weights
+            WHERE app_id IN {_LISTED.format("?1")} AND dimension = ?2
+            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
+        given = (_listed(apps), dimension, _listed(range(grains[0], grains[1] + 1)), *starts)
+        rows: list[Any] = self._conn.execute(sql, given).fetchall()
+        parts, raws = zip(*rows, strict=True) if rows else ((), ())
+        return self._cells_of(apps, ranking.largest(parts, raws, limit), grains, starts)
+
+    def _cells_of(
+        self, apps: list[int], ids: list[int], grains: tuple[int, int], starts: tuple[int, int]
+    ) -> Cells:
+        """Return the cells of these groups, which keep their order."""
+        sql = f"SELECT id, name FROM names WHERE id IN {_LISTED.format('?1')}"  # nosec B608  # fixed text
+        names = dict(self._conn.execute(sql, (_listed(ids),)))
+        known = {id: place for place, id in enumerate([id for id in ids if id in names])}
+        sql = f"""SELECT group_id, grain, start, tally FROM cells
+            WHERE group_id IN {_LISTED.format("?1")} AND app_id IN {_LISTED.format("?2")}
+            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
+        given = (_listed(known), _listed(apps), _listed(range(grains[0], grains[1] + 1)), *starts)
+        rows: list[Any] = self._conn.execute(sql, given).fetchall()
+        values = [names[id] for id in known]
+        if not rows:
+            return Cells([])
+        of, *others = zip(*rows, strict=True)
+        return Cells(values, tuple([known[id] for id in of]), *others)
 
     def first_windows(self, app: str | None, dimension: str) -> list[tuple[str, int]]:
         """Return each group, and the start of its first window."""
-        sql = f"""SELECT value, min(start) FROM cells
-            WHERE app IN {_LISTED} AND dimension = ?2 AND grain IN (1, 2, 3) GROUP BY value"""  # nosec B608  # fixed text
-        given = (_listed(self.apps() if app is None else [app]), dimension)
-        return list(self._conn.execute(sql, given))
+        sql = f"""SELECT name, min(start) FROM names JOIN cells ON group_id = id
+            WHERE kind = ?2 AND app_id IN {_LISTED.format("?1")} AND grain IN (1, 2, 3)
+            GROUP BY id"""  # nosec B608  # fixed text
+        return list(self._conn.execute(sql, (_listed(self._app_ids(app)), dimension)))
 
     def apps(self) -> list[str]:
-        """Return the apps in order. Each is found from the one before: there may be many cells."""
-        return [app for (app,) in self._conn.execute(_APPS)]
+        """Return the apps in order."""
+        sql = "SELECT name FROM names WHERE kind = 'app' ORDER BY name"
+        return [name for (name,) in self._conn.execute(sql)]
+
+    def _app_ids(self, app: str | None) -> list[int]:
+        names = self.apps() if app is None else [app]
+        return [id for name in names if (id := self._find(("app", name))) is not None]
+
+    def _find(self, name: Name) -> int | None:
+        return find(self._conn, self._ids, name)
 
     def counts(self) -> tuple[int, int]:
         """Return how many sessions and cells there are."""
@@ -301,7 +261,7 @@ class AnalyticsFile:
         read before may be counted on."""
         if (version := self._data_version()) == self._version:
             return False
-        self._cells.clear()
+        self._clear()
         self._version = version
         return True
 
@@ -312,17 +272,22 @@ class AnalyticsFile:
         with self._transaction():
             if self.changed_elsewhere():
                 raise FoldedElsewhere
-            made = FileCommit(self._conn, self._cells, self.horizons)
+            made = FileCommit(self._conn, self._cells, self._ids, self.horizons)
             try:
                 yield made
                 made.write()
             except BaseException:
-                self._cells.clear()  # they may hold what is rolled back
+                self._clear()  # they may hold what is rolled back
                 raise
-        if len(self._cells) > _CELLS_MAX:
-            self._cells.clear()
+        if max(len(self._cells), len(self._ids)) > _CELLS_MAX:
+            self._clear()
         if self._unshredded:
             self.shred()
+
+    def _clear(self) -> None:
+        """Read cells and ids again from the file when they are needed."""
+        self._cells.clear()
+        self._ids.clear()
 
     def _data_version(self) -> int:
         return int(self._conn.execute("PRAGMA data_version").get)
@@ -342,8 +307,14 @@ class AnalyticsFile:
 class FileCommit:
     """The rows that one commit of the file writes."""
 
-    def __init__(self, conn: apsw.Connection, cells: dict[Cell, CellTally], at: Horizons) -> None:
-        self._conn, self._cells, self._at = conn, cells, at
+    def __init__(
+        self,
+        conn: apsw.Connection,
+        cells: dict[Cell, CellTally],
+        ids: dict[Name, int],
+        at: Horizons,
+    ) -> None:
+        self._conn, self._cells, self._ids, self._at = conn, cells, ids, at
         self._changed: set[Cell] = set()
 
     def set_meta(self, name: str, value: Any) -> None:
@@ -389,57 +360,142 @@ class FileCommit:
         if dimension != "window":
             self._cell((app, dimension, ALL, 0, value)).plus(tally, times)
 
-    def roll(self, to: Horizons) -> None:
-        """Move windows that are older than the horizons into coarser ones."""
+    def roll(self, to: Horizons) -> Horizons:
+        """Move windows that are older than the horizons into coarser ones: of days only the oldest,
+        since one day of a fleet is as much as a commit should take. Return how far it came."""
+        oldest = self._oldest_day(to.month)
+        to = Horizons(to.day, to.month if oldest is None else min(to.month, oldest + 24))
         for grain, before, into in ((HOUR, to.day, DAY), (DAY, to.month, MONTH)):
-            self.write()
-            sql = """SELECT app, dimension, grain, start, value FROM cells
-                WHERE grain = ? AND start < ?"""
-            olds: list[Cell] = list(self._conn.execute(sql, (grain, before)))
-            for cell in olds:
-                app, dimension, _, start, value = cell
-                begin = start - start % 24 if into == DAY else month_start(start)
+            for app, dimension, start, value in self._older(grain, before):
+                cell = (app, dimension, grain, start, value)
+                begin = day_start(start) if into == DAY else month_start(start)
                 add_rolled(
                     self._cell((app, dimension, into, begin, value)), rolled(self._cell(cell))
                 )
                 self._cells[cell] = CellTally.empty()
-                self._changed.add(cell)
+                if len(self._changed) > _ROLLED_TOGETHER:
+                    self.write()
+                    self._cells.clear()
+            self.write()
         self._at = to
         self.set_meta("day", to.day)
         self.set_meta("month", to.month)
-        self.write()
+        return to
+
+    def _oldest_day(self, before: int) -> int | None:
+        """Return the start of the oldest day before this hour that is not part of a month yet."""
+        sql = """SELECT min(start) FROM (
+            SELECT start FROM weights WHERE grain = ?1 AND start < ?2
+            UNION ALL SELECT start FROM cells WHERE group_id = ?3 AND grain = ?1 AND start < ?2)"""
+        windows = self._find(("window", ""))
+        oldest: int | None = self._conn.execute(sql, (DAY, before, windows)).get
+        return oldest
+
+    def _older(self, grain: int, before: int) -> Iterator[tuple[str, str, int, str]]:
+        """Yield app, dimension, start and group of the cells before an hour."""
+        sql = """SELECT name, dimension, start, part, weights FROM weights
+            JOIN names ON id = app_id WHERE grain = ? AND start < ?"""
+        parts: list[Any] = self._conn.execute(sql, (grain, before)).fetchall()
+        for app, dimension, start, part, raw in parts:
+            ids = _listed(ranking.groups_in(part, raw))
+            sql = f"SELECT name FROM names WHERE id IN {_LISTED.format('?')}"  # nosec B608  # fixed text
+            values: list[Any] = self._conn.execute(sql, (ids,)).fetchall()
+            for (value,) in values:
+                yield app, dimension, start, value
+        sql = """SELECT name, start FROM cells JOIN names ON id = app_id
+            WHERE group_id = ? AND grain = ? AND start < ?"""
+        of = (self._find(("window", "")), grain, before)
+        windows: list[Any] = self._conn.execute(sql, of).fetchall()
+        for app, start in windows:
+            yield app, "window", start, ""
 
     def write(self) -> None:
-        """Write the cells that have changed; those with nothing left go."""
+        """Write the cells that have changed, and the weights of their groups; cells with nothing
+        left go, and names that no cell is of any more."""
         rows, gone = [], []
+        weights: dict[tuple[Any, ...], dict[int, int]] = {}
         for cell in self._changed:
-            tally = self._cells[cell]
+            app, dimension, grain, start, value = cell
+            tally, group, app_id = (
+                self._cells[cell],
+                self._id(dimension, value),
+                self._id("app", app),
+            )
             if tally.is_empty:
-                gone.append(cell)
+                gone.append((group, app_id, grain, start))
                 del self._cells[cell]
             else:
-                rows.append((*cell, tally["sessions"], pack(tally)))
-        sql = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self._conn.executemany(sql, rows)
-        sql = """DELETE FROM cells
-            WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
-        self._conn.executemany(sql, gone)
+                rows.append((group, app_id, grain, start, pack(tally)))
+            if dimension != "window":
+                part, offset = ranking.part_of(group)
+                place = (app_id, dimension, grain, start, part)
+                weights.setdefault(place, {})[offset] = tally.weight(dimension)
+        self._conn.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", rows)
+        self._conn.executemany(f"DELETE FROM cells WHERE {_AT_CELL}", gone)  # nosec B608  # fixed text
+        self._weigh(weights)
         self._changed.clear()
+        self._forget_names({cell[0] for cell in gone}, {cell[1] for cell in gone})
+
+    def _weigh(self, weights: Mapping[tuple[Any, ...], Mapping[int, int]]) -> None:
+        for place, changes in weights.items():
+            sql = f"SELECT weights FROM weights WHERE {_AT_PART}"  # nosec B608  # fixed text
+            if raw := ranking.changed(self._conn.execute(sql, place).get, changes):
+                sql = "INSERT OR REPLACE INTO weights VALUES (?, ?, ?, ?, ?, ?)"
+                self._conn.execute(sql, (*place, raw))
+            else:
+                self._conn.execute(f"DELETE FROM weights WHERE {_AT_PART}", place)  # nosec B608  # fixed text
+
+    def _forget_names(self, groups: Iterable[int], apps: Iterable[int]) -> None:
+        """Remove the names of groups and apps without a cell: users may have been erased."""
+        one = self._conn.execute
+        left = [id for id in groups if not one("SELECT 1 FROM cells WHERE group_id = ?", (id,)).get]
+        windows = self._find(("window", ""))
+        for id in apps:
+            sql = """SELECT EXISTS (SELECT 1 FROM weights WHERE app_id = ?1)
+                OR EXISTS (SELECT 1 FROM cells WHERE group_id = ?2 AND app_id = ?1)"""
+            if not one(sql, (id, windows)).get:
+                left.append(id)
+        if left:
+            self._conn.executemany("DELETE FROM names WHERE id = ?", [(id,) for id in left])
+            self._ids.clear()
 
     def _cell(self, cell: Cell) -> CellTally:
         tally = self._cells.get(cell)
         if tally is None:
-            sql = """SELECT tally FROM cells
-                WHERE app = ? AND dimension = ? AND grain = ? AND start = ? AND value = ?"""
-            raw = self._conn.execute(sql, cell).get
+            app, dimension, grain, start, value = cell
+            place = (self._find((dimension, value)), self._find(("app", app)), grain, start)
+            raw = self._conn.execute(f"SELECT tally FROM cells WHERE {_AT_CELL}", place).get  # nosec B608  # fixed text
             tally = self._cells[cell] = CellTally.empty() if raw is None else unpack(raw)
         self._changed.add(cell)
         return tally
 
+    def _find(self, name: Name) -> int | None:
+        return find(self._conn, self._ids, name)
 
-def _listed(texts: Iterable[str]) -> str:
-    """Return texts as one parameter, for `_LISTED`."""
-    return msgspec.json.encode(list(texts)).decode()
+    def _id(self, kind: str, name: str) -> int:
+        """Return the id of an app or a group, which gets one if it has none."""
+        if (id := self._find((kind, name))) is None:
+            sql = "INSERT INTO names (kind, name) VALUES (?, ?) RETURNING id"
+            id = self._ids[kind, name] = int(self._conn.execute(sql, (kind, name)).get)
+        return id
+
+
+_AT_CELL: Final = "(group_id, app_id, grain, start) = (?, ?, ?, ?)"
+_AT_PART: Final = "(app_id, dimension, grain, start, part) = (?, ?, ?, ?, ?)"
+
+
+def find(conn: apsw.Connection, ids: dict[Name, int], name: Name) -> int | None:
+    """Return the id of an app or a group, known or read; None if nothing was counted of it."""
+    if (id := ids.get(name)) is None:
+        id = conn.execute("SELECT id FROM names WHERE kind = ? AND name = ?", name).get
+        if id is not None:
+            ids[name] = id
+    return id
+
+
+def _listed(ids: Iterable[int]) -> str:
+    """Return ids as one parameter, for `_LISTED`."""
+    return msgspec.json.encode(list(ids)).decode()
 
 
 def packed(uid: str) -> bytes:

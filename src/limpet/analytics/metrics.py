@@ -38,6 +38,10 @@ _OPEN_MAX: Final = 1_000  # calls without a result: then the oldest is given up
 _REQUESTS_MAX: Final = 10_000  # calls whose ids are remembered, so that each counts once
 _MARK_BYTES: Final = 6  # of the hash of a request id
 _BUSY_SECONDS_MAX: Final = 3_600  # that one wake counts as running: its worker may have died
+# Anybody may write what they like, and sums have 64 bits: a number beyond is not counted, a time
+# counts up to nine years.
+_AMOUNT_MAX: Final = 2**40  # tokens, or millionths of a cost, of one event
+_SPAN_US_MAX: Final = 2**48
 _NOTHING: Final[Mapping[str, Any]] = {}
 _WAKE_KIND: Final = "wake"
 _PASS, _OTHER = 1, 2
@@ -259,7 +263,7 @@ def _labeled(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
 def _transition(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
     """Each phase has its clock, as in s.lifecycle.durations; they stop at the end."""
     before, to = data.get("from"), data.get("to")
-    spent = max(0, event.at_us - fold.since_us)
+    spent = spent_us(fold.since_us, event.at_us)
     if before == phases.ACTIVE:
         fold.active_us += spent
     elif before == phases.SUSPENDED:
@@ -295,7 +299,7 @@ def _agent_message(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> 
             fold.tokens_output += given
             hour.tokens_input += taken
             hour.tokens_output += given
-        if type(cost) in (int, float) and 0 <= cost < 2**53:
+        if type(cost) in (int, float) and 0 <= cost < _AMOUNT_MAX / MILLION:
             spent = round(cost * MILLION)
             fold.cost += spent
             hour.cost += spent
@@ -344,7 +348,7 @@ def _tool_result(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> No
     if call is None:
         return
     name, start_us = call
-    tool, took_us = fold.tool(name), max(0, event.at_us - start_us)
+    tool, took_us = fold.tool(name), spent_us(start_us, event.at_us)
     tool.latency_us += took_us
     add(tool.latencies, took_us)
     if data.get("is_error") is True:
@@ -445,7 +449,7 @@ def _idle(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
 
 
 def _end_turn(fold: SessionFold, request_us: int, at_us: int) -> None:
-    took_us = max(0, at_us - request_us)
+    took_us = spent_us(request_us, at_us)
     fold.turns += 1
     fold.latency_us += took_us
     if took_us > fold.latency_max_us:
@@ -525,7 +529,12 @@ def _intervened(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> Non
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 < value < 2**53 else 0
+    return value if type(value) is int and 0 < value < _AMOUNT_MAX else 0
+
+
+def spent_us(from_us: int, to_us: int) -> int:
+    """Return the time between two events as it counts: logs from elsewhere may hold any times."""
+    return max(0, min(to_us - from_us, _SPAN_US_MAX))
 
 
 def _has_text(text: Any) -> bool:

@@ -16,7 +16,8 @@ import msgspec
 from limpet.analytics.advice import Advice
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.rollup import HOUR, CellTally, Table, hours_since, window_name, window_row
+from limpet.analytics.rollup import HOUR, hours_since, window_name
+from limpet.analytics.tables import Table, Tallies, window_columns
 from limpet.model import Key
 
 WINDOWS: Final = 48  # hours that it shows
@@ -155,8 +156,9 @@ def hourly(windows: Table, now: datetime) -> Table:
     newest = hours_since(datetime.fromisoformat(max(rows)))
     end = hours_since(now) if hours_since(now) - newest < WINDOWS else newest
     names = [window_name(HOUR, hour) for hour in range(end - WINDOWS + 1, end + 1)]
-    empty = window_row(CellTally.empty(), 1)
-    course = [rows.get(name) or {"window": name, **empty, "error_rate": None} for name in names]
+    columns = window_columns(Tallies([], [], 1), [], [1])
+    empty = {name: column[0] for name, column in columns.items()} | {"error_rate": None}
+    course = [rows.get(name) or {"window": name, **empty} for name in names]
     return msgspec.structs.replace(windows, rows=tuple(course))
 
 

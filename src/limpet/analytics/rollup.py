@@ -8,14 +8,22 @@ to second: when hours are rolled up into a day, the day keeps the highest of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from calendar import monthrange
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.analytics.histogram import Histogram, bin_of, merge, quantiles, union
-from limpet.analytics.metrics import HOUR_US, MILLION, SessionFold
+from limpet.analytics.histogram import (
+    PEAK,
+    Histogram,
+    bin_of,
+    merge,
+    pack as pack_histogram,
+    unpack as unpack_histogram,
+)
+from limpet.analytics.metrics import HOUR_US, SessionFold, spent_us
 
 Dimension: TypeAlias = Literal["user", "task_type", "agent_version", "tool", "window"]
 Grain: TypeAlias = Literal["all", "hour", "day", "month"]
@@ -67,7 +75,6 @@ HISTOGRAMS: Final = (
     "busy",
 )
 _LATENCY, _RESPONSE, _DURATION, _COST, _STATE, _SATISFACTION, _BUSY = range(len(HISTOGRAMS))
-PEAK: Final = -2  # the bin of `busy` that holds a peak, where seconds were rolled up
 # A user's windows are days at least: with hours there would be a cell for nearly every session.
 _FINEST: Final[Mapping[str, int]] = {"user": DAY}
 
@@ -101,42 +108,43 @@ class CellTally(msgspec.Struct, array_like=True):
             if histogram:
                 merge(to, histogram, times)
 
+    def weight(self, dimension: str) -> int:
+        """The size of a group with this tally: its sessions, or the calls of a tool."""
+        return self["tool_invocations" if dimension == "tool" else "sessions"]
+
     @property
     def is_empty(self) -> bool:
         return not any(self.sums) and not any(self.histograms)
 
     def __getitem__(self, name: str) -> int:
-        return self.sums[_INDEX[name]]
+        return self.sums[INDEX[name]]
 
     def histogram(self, name: str) -> Histogram:
         """Return one of HISTOGRAMS."""
         return self.histograms[HISTOGRAMS.index(name)]
 
 
-class PackedTally(msgspec.Struct, array_like=True):
-    """A tally as it is stored: sums that are zero are left out."""
+class PackedTally(msgspec.Struct, array_like=True, gc=False):
+    """A tally as it is stored: its sums, and its histograms as `histogram.pack` makes them."""
 
-    sums: dict[int, int]
-    histograms: dict[int, Histogram]
+    sums: list[int]
+    histograms: list[bytes]
 
 
-_INDEX: Final = {name: index for index, name in enumerate(SUMS)}
+INDEX: Final = {name: index for index, name in enumerate(SUMS)}
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(PackedTally)
 
 
 def pack(tally: CellTally) -> bytes:
-    sums = {index: value for index, value in enumerate(tally.sums) if value}
-    return _encoder.encode(PackedTally(sums, {i: h for i, h in enumerate(tally.histograms) if h}))
+    """Return the stored form of a tally."""
+    return _encoder.encode(PackedTally(tally.sums, [pack_histogram(h) for h in tally.histograms]))
 
 
 def unpack(raw: bytes) -> CellTally:
-    packed, tally = _decoder.decode(raw), CellTally.empty()
-    for index, value in packed.sums.items():
-        tally.sums[index] = value
-    for index, histogram in packed.histograms.items():
-        tally.histograms[index] = histogram
-    return tally
+    """Return the tally of a stored form."""
+    packed = _decoder.decode(raw)
+    return CellTally(packed.sums, [unpack_histogram(each) for each in packed.histograms])
 
 
 # --- the tallies of a session ---------------------------------------------------------------------
@@ -207,13 +215,13 @@ def _whole(fold: SessionFold) -> CellTally:
     histograms = tally.histograms
     histograms[_LATENCY] = fold.latencies
     if fold.ended_us:
-        took_us = fold.ended_us - fold.created_us
+        took_us = spent_us(fold.created_us, fold.ended_us)
         _set(tally, ended=1, duration_us=took_us)
         _set(tally, active_us=fold.active_us, suspended_us=fold.suspended_us)
         histograms[_DURATION] = {bin_of(took_us): 1}
         histograms[_COST] = {bin_of(fold.cost): 1}
     if fold.responded_us:
-        waited_us = fold.responded_us - fold.created_us
+        waited_us = spent_us(fold.created_us, fold.responded_us)
         _set(tally, responded=1, response_us=waited_us)
         histograms[_RESPONSE] = {bin_of(waited_us): 1}
     if fold.peak_state:
@@ -228,7 +236,7 @@ def _whole(fold: SessionFold) -> CellTally:
 
 def _set(tally: CellTally, **values: int) -> None:
     for name, value in values.items():
-        tally.sums[_INDEX[name]] = value
+        tally.sums[INDEX[name]] = value
 
 
 # --- windows --------------------------------------------------------------------------------------
@@ -270,8 +278,7 @@ def hours_in(grain: int, start: int) -> int:
     if grain != MONTH:
         return 24 if grain == DAY else 1
     at = _at(start)
-    after = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
-    return hours_since(after) - start
+    return 24 * monthrange(at.year, at.month)[1]
 
 
 def hours_since(at: datetime) -> int:
@@ -280,6 +287,12 @@ def hours_since(at: datetime) -> int:
 
 def _at(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * 3_600, tz=UTC)
+
+
+def window_name(grain: int, start: int) -> str:
+    """Return the beginning of a window as text: 2026-11-17T20:00Z, 2026-11-17 or 2026-11."""
+    at = _at(start)
+    return at.strftime({HOUR: "%Y-%m-%dT%H:00Z", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}[grain])
 
 
 def rolled(tally: CellTally) -> CellTally:
@@ -311,151 +324,3 @@ def peak_of(busy: Mapping[int, int]) -> int:
 def without_seconds(tally: CellTally) -> CellTally:
     """Return a tally without its seconds, for a window that has only their peak."""
     return CellTally(tally.sums, [*tally.histograms[:_BUSY], {}])
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-class Table(msgspec.Struct, frozen=True):
-    """Groups and their numbers. Rows are dicts by column, `table["refund"]` is one group's."""
-
-    dimension: str
-    columns: tuple[str, ...]
-    rows: tuple[dict[str, Any], ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, value: str) -> dict[str, Any]:
-        """Return the first row of a group. Raises KeyError."""
-        for row in self.rows:
-            if row[self.dimension] == value:
-                return row
-        raise KeyError(value)
-
-    def column(self, name: str) -> tuple[Any, ...]:
-        """Return one column, from top to bottom: a series to plot."""
-        return tuple([row[name] for row in self.rows])
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """Return its JSON form."""
-        return {
-            "dimension": self.dimension,
-            "columns": list(self.columns),
-            "rows": [list(row.values()) for row in self.rows],
-        }
-
-
-def window_name(grain: int, start: int) -> str:
-    """Return the beginning of a window as text: 2026-11-17T20:00Z, 2026-11-17 or 2026-11."""
-    at = _at(start)
-    return at.strftime({HOUR: "%Y-%m-%dT%H:00Z", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}[grain])
-
-
-def group_row(tally: CellTally) -> dict[str, Any]:
-    """Return the numbers of a group of sessions. Rates are pooled: sums over sums."""
-    n, turns = tally["sessions"], tally["turns"]
-    latency = quantiles(tally.histograms[_LATENCY], _QS)
-    duration = quantiles(tally.histograms[_DURATION], _QS)
-    state = quantiles(tally.histograms[_STATE], (0.5, 0.99))
-    return {
-        "sessions": n,
-        "ended": tally["ended"],
-        "completion_rate": _ratio(tally["completed"], tally["ended"]),
-        "error_rate": tally["errors"] / max(tally["tool_invocations"] + tally["generations"], 1),
-        "repair_frequency": _ratio(tally["repairs"], n),
-        "repair_success_rate": _ratio(tally["repairs_ok"], tally["repairs"]),
-        "hallucination_rate": _ratio(tally["hallucinated"], tally["reports"]),
-        "verification_pass_rate": _ratio(tally["passes"], tally["evaluations"]),
-        "mean_satisfaction": _ratio(tally["satisfaction"], tally["predicted"], MILLION),
-        "mean_rating": _ratio(tally["rating"], tally["rated"], MILLION),
-        "turns": turns,
-        "mean_duration": _ratio(tally["duration_us"], tally["ended"], MILLION),
-        "p50_duration": _seconds(duration[0]),
-        "p95_duration": _seconds(duration[1]),
-        "p99_duration": _seconds(duration[2]),
-        "mean_time_to_first_response": _ratio(tally["response_us"], tally["responded"], MILLION),
-        "mean_turn_latency": _ratio(tally["latency_us"], turns, MILLION),
-        "p50_turn_latency": _seconds(latency[0]),
-        "p95_turn_latency": _seconds(latency[1]),
-        "p99_turn_latency": _seconds(latency[2]),
-        "tool_invocations": tally["tool_invocations"],
-        "tokens_input": tally["tokens_input"],
-        "tokens_output": tally["tokens_output"],
-        "cost_usd": tally["cost"] / MILLION,
-        "cost_per_session": _ratio(tally["cost"], n, MILLION),
-        "cost_per_success": _ratio(tally["cost"], tally["completed"], MILLION),
-        "suspensions_per_session": _ratio(tally["suspensions"], n),
-        "p50_peak_state_size": state[0],
-        "p99_peak_state_size": state[1],
-    }
-
-
-def tool_row(tally: CellTally) -> dict[str, Any]:
-    """Return the numbers of a tool."""
-    count = tally["tool_invocations"]
-    latency = quantiles(tally.histograms[_LATENCY], _QS)
-    answered = sum(tally.histograms[_LATENCY].values())
-    return {
-        "count": count,
-        "sessions": tally["sessions"],
-        "errors": tally["errors"],
-        "error_rate": _ratio(tally["errors"], count),
-        "mean_latency": _ratio(tally["latency_us"], answered, MILLION),
-        "p50_latency": _seconds(latency[0]),
-        "p95_latency": _seconds(latency[1]),
-        "p99_latency": _seconds(latency[2]),
-        "total_cost": tally["cost"] / MILLION,
-    }
-
-
-def window_row(tally: CellTally, hours: int) -> dict[str, Any]:
-    """Return the numbers of a window of so many hours. Rates are for an hour."""
-    turns = tally["turns"]
-    latency = quantiles(tally.histograms[_LATENCY], _QS)
-    return {
-        "started": tally["sessions"],
-        "ended": tally["ended"],
-        "completed": tally["completed"],
-        "completion_rate": _ratio(tally["completed"], tally["ended"]),
-        "turns": turns,
-        "throughput": turns / hours,
-        "peak_concurrency": peak_of(tally.histograms[_BUSY]),
-        "errors": tally["errors"],
-        "error_rate": tally["errors"] / max(tally["generations"], 1),
-        "mean_turn_latency": _ratio(tally["latency_us"], turns, MILLION),
-        "p50_turn_latency": _seconds(latency[0]),
-        "p95_turn_latency": _seconds(latency[1]),
-        "p99_turn_latency": _seconds(latency[2]),
-        "tokens_input": tally["tokens_input"],
-        "tokens_output": tally["tokens_output"],
-        "cost_usd": tally["cost"] / MILLION,
-        "cost_rate": tally["cost"] / MILLION / hours,
-    }
-
-
-def merged(tallies: Iterable[CellTally]) -> CellTally:
-    """Return the sum of tallies, which may be rolled. Histograms are added as arrays: a table of
-    many windows merges hundreds of them."""
-    cells = list(tallies)
-    if len(cells) == 1:
-        return rolled(cells[0])
-    whole = CellTally.empty()
-    whole.sums = [sum(each) for each in zip(*[cell.sums for cell in cells], strict=True)]
-    for index in range(_BUSY):
-        whole.histograms[index] = union([cell.histograms[index] for cell in cells])
-    highest = max([peak_of(cell.histograms[_BUSY]) for cell in cells], default=0)
-    whole.histograms[_BUSY] = {PEAK: highest} if highest else {}
-    return whole
-
-
-_QS: Final = (0.5, 0.95, 0.99)
-
-
-def _ratio(part: int, of: int, unit: int = 1) -> float | None:
-    return part / of / unit if of else None
-
-
-def _seconds(us: float | None) -> float | None:
-    return None if us is None else us / MILLION

@@ -30,6 +30,8 @@ from limpet.cli.command import (
 )
 from limpet.cli.options import (
     App,
+    OtherNodes,
+    OwnNode,
     Yes,
     apps_of,
     file_path,
@@ -77,6 +79,8 @@ async def doctor(
     store: Unopened,
     screen: Display,
     *,
+    node: OwnNode = None,
+    nodes: OtherNodes = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Count warnings as findings: exit with 1.")
     ] = False,
@@ -84,11 +88,12 @@ async def doctor(
     """Check a store, and recommend a fix for each finding.
 
     Verifies every session, then checks durability settings, versions, sizes and clocks. Of a store
-    that an earlier release wrote it says what the upgrade will do. Read-only; safe to run while
-    other processes write.
+    that an earlier release wrote it says what the upgrade will do. With --nodes it also looks for
+    sessions that a node and this store both own. Read-only; safe to run while other processes
+    write.
     """
     try:
-        async with store.opened(writes=False) as lp:
+        async with store.opened(writes=False, node=node, nodes=nodes or ()) as lp:
             with screen.progress("reading sessions") as progress:
                 diagnosis = await lp.maintenance.doctor(progress=progress)
     except StoreOlder as error:

@@ -103,23 +103,29 @@ class StoreArgument(msgspec.Struct, frozen=True):
                 policies=policies,
             )
         else:
-            opening = await self._looked_at(archive, keys, keyring)
+            opening = await self._looked_at(archive, keys, keyring, node, others)
         async with opening as lp:
             if seal_for is not None and lp.keys.public_key.split() != seal_for.split():
                 raise SealBroken(self.url, "its store has another key than the one given")
             yield lp
 
     async def _looked_at(
-        self, archive: str | None, keys: str | None, keyring: str | None
+        self,
+        archive: str | None,
+        keys: str | None,
+        keyring: str | None,
+        node: str | None,
+        nodes: dict[str, limpet.Limpet],
     ) -> limpet.Limpet:
         """The store to be read, with its keys if they were given."""
+        named: dict[str, Any] = {"archive": archive, "node": node, "nodes": nodes}
         if keys is None:
-            return limpet.Limpet(self.url, store=await look_at(self.url), archive=archive)
+            return limpet.Limpet(self.url, store=await look_at(self.url), **named)
         from limpet.security.binding import look_sealed
 
         store, seal = await look_sealed(self.url, keys, keyring)
         provenance = None if seal is None else Provenance(store, seal)
-        return limpet.Limpet(self.url, store=store, archive=archive, provenance=provenance)
+        return limpet.Limpet(self.url, store=store, provenance=provenance, **named)
 
 
 def _nodes(named: Sequence[str]) -> dict[str, limpet.Limpet]:

@@ -16,17 +16,21 @@ from limpet.adapters.adk_import import import_adk as import_from_adk, open_sourc
 from limpet.adapters.claude_transcripts import import_transcripts
 from limpet.cli.command import (
     MOVE,
+    Actor,
     Display,
     Filter,
     Reading,
     SessionKey,
     StoreArgument,
+    Unopened,
     Writing,
     command,
 )
 from limpet.cli.options import (
     NewFile,
     NewStore,
+    OtherNodes,
+    OwnNode,
     file_path,
     refuse_unknown,
     refuse_unknown_user,
@@ -265,6 +269,38 @@ async def drain(
     form = {"sessions": done.sessions, "events": done.events, "refused": refused}
     form |= {"bundle_bytes": done.bundle_bytes, "compressed_bytes": done.compressed_bytes}
     return CommandResult(form, lines, done.ok)
+
+
+@command(MOVE)
+async def reclaim(
+    store: Unopened,
+    key: SessionKey,
+    actor: Actor,
+    *,
+    target_is_lost: Annotated[
+        str, typer.Option(metavar="NODE", help="The node that nobody runs any more: see where.")
+    ],
+    epoch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The epoch it left in: see where.")
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why it is lost; recorded.")],
+    node: OwnNode = None,
+    nodes: OtherNodes = None,
+) -> CommandResult:
+    """Take back a session whose target is lost for good.
+
+    What the target recorded is not here. If you run the target again, both own the session: doctor
+    names it. With --nodes the target is asked first, and refuses if it answers. For admins.
+    """
+    async with store.opened(node=node, nodes=nodes or ()) as lp:
+        done = await lp.reclaim(
+            key, target_is_lost=target_is_lost, epoch=epoch, reason=reason, actor=actor
+        )
+    words = f"{key} is here again ({done.node}), in epoch {done.epoch}; {done.lost} is lost"
+    more = [TextLine(f"and with it {each}.") for each in done.family if each != key]
+    form = {"session": key_form(key), "node": done.node, "epoch": done.epoch, "lost": done.lost}
+    form |= {"family": [key_form(each) for each in done.family]}
+    return CommandResult(form, [_done(words), *more])
 
 
 @command(MOVE)

@@ -70,7 +70,8 @@ _ADVICE: Final = {
     "session.corrupt": "Run limpet verify for details, then restore the store from a backup",
     "session.deleted": "To create one, pass another id",
     "session.has_forks": "Pass --forks erase or --forks keep",
-    "session.moved": "Use the store that it has moved to; limpet where names its node",
+    "session.moved": "Use the store that it has moved to; limpet where names its node, or limpet "
+    "reclaim takes it back if that node is lost for good",
     "session.schema_violation": "Write a migration that repairs it, and run limpet migrate",
     "session.suspended": "limpet resume makes it active again",
     "session.typed": "Change it from the program that declares its State class",
@@ -79,6 +80,8 @@ _ADVICE: Final = {
     "turn.mismatch": "Deploy the code that the turn began with, then limpet resolve --run-again",
     "turn.underway": "Interrupt the turn with limpet interrupt, and rewind once it has ended",
 }
+# Errors that end so have changed nothing: whoever reads one has nothing to look up first.
+_TRY_AGAIN: Final = ("Nothing was written. Try again.", "it expires on its own. Try again.")
 _JSON: Final = "null, true, false, 64-bit integers, finite numbers, text, and lists and objects"
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
     (re.compile(r"lp\.[\w.]+\(\) \((limpet \w+)\)"), r"\1"),
@@ -340,7 +343,7 @@ class Screen:
 def at_the_shell(code: str, message: str) -> str:
     """Return the message of an error with advice to a person at the command line."""
     happened, _, _ = message.rpartition(". ")
-    if happened and code in _ADVICE:
+    if happened and code in _ADVICE and not message.endswith(_TRY_AGAIN):
         message = f"{happened}. {_ADVICE[code]}."
     for pattern, words in _IN_PYTHON:
         message = pattern.sub(words, message)

@@ -208,6 +208,7 @@ async def _serve(
                 tokens=tokens,
                 rate=rate,
                 analytics=folded,
+                stopped=stopped,
             )
         )
         await stack.enter_async_context(working(lp, harnesses))

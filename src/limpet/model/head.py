@@ -98,6 +98,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     moves.DEPARTED: moves.fold_departed,
     moves.ARRIVED: moves.fold_settled,
     moves.RETURNED: moves.fold_settled,
+    moves.RECLAIMED: moves.fold_reclaimed,
     **dict.fromkeys(phases.TRANSITIONS, endings.fold_transition),
 }
 # Inputs that do more than wait to be processed.
@@ -132,6 +133,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     moves.DEPARTED: moves.check_departed,
     moves.ARRIVED: moves.check_settled,
     moves.RETURNED: moves.check_settled,
+    moves.RECLAIMED: moves.check_reclaimed,
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }
 _ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
@@ -398,8 +400,8 @@ def reads(type: str) -> bool:
 def check_phase(head: Head, type: str, *, input: bool) -> None:
     """Raise SessionSuspended or SessionEnded if the session's phase refuses this event;
     SessionArchived if it is a transition, and the log that it belongs to is in the archive;
-    SessionMoved if it has departed: only its arrival or its return follows then."""
-    if "departed" in head.facts and type not in (moves.ARRIVED, moves.RETURNED):
+    SessionMoved if it has departed: then only what settles that follows."""
+    if "departed" in head.facts and type not in moves.SETTLES:
         moves.check_here(head.key, head.facts)
     phase = head.facts.get("phase")
     if phase is not None:

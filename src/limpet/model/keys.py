@@ -22,11 +22,13 @@ ARCHIVE_LOGS: Final = "$$archive-logs"
 ARCHIVE_MOVES: Final = "$$archive-moves"
 ARCHIVE_DISCARDS: Final = "$$archive-discards"
 # Sessions that arrive from another store, before they take their key; the departures that are not
-# settled; and where sessions went whose rows were removed. About one store, too.
+# settled; where sessions went whose rows were removed; and those that were reclaimed from a store
+# that is lost. About one store, too.
 ARRIVALS: Final = "$$arrivals"
 DEPARTURES: Final = "$$departures"
 ROUTES: Final = "$$routes"
-MOVING: Final = (ARRIVALS, DEPARTURES, ROUTES)
+RECLAIMS: Final = "$$reclaims"
+MOVING: Final = (ARRIVALS, DEPARTURES, ROUTES, RECLAIMS)
 # The audit of each app, and the names in it: see `limpet.security.audit`. About one store, too.
 AUDIT: Final = "$$audit"
 AUDIT_NAMES: Final = "$$audit-names"

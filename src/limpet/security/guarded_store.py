@@ -68,6 +68,7 @@ from limpet.model.facts.moves import (
     EXPECTED,
     LOG,
     MOVES,
+    RECLAIMED,
     departure,
     stage_part,
     stage_prefix,
@@ -95,6 +96,7 @@ from limpet.model.keys import (
     ARRIVALS,
     AUDIT,
     DEPARTURES,
+    RECLAIMS,
     ROUTES,
     first_part,
     hashed,
@@ -224,6 +226,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "$$arriving": Room("read", "policy", _named),
     ARRIVALS: Room("move", "move"),
     DEPARTURES: Room("move", "move"),
+    RECLAIMS: Room("move", "move"),
     ROUTES: Room("inspect", "move"),
     "$$switches": Room("read", "policy", _named),
 }
@@ -709,6 +712,8 @@ class GuardedStore:
                     await guard.check(action, resource, approved)
                 else:
                     head = await self._check(action, key, head, approved)
+            if any([draft.type == RECLAIMED and draft.origin is None for draft in drafts]):
+                await guard.check("move", Resource("app", key.app), approved)  # as lp.reclaim asks
             await self._check_appends(commit)
         elif drafts or commit.pin is not None:
             await guard.check(asked.write, resource, approved)

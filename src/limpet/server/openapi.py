@@ -86,10 +86,16 @@ def describe(
     return decorate
 
 
+def named_types(act: Callable[..., Any]) -> Described:
+    """The types that a function names with `describe`: its source is not read, which takes longer
+    than all else that a server does when it starts."""
+    of: Described = getattr(inspect.unwrap(act), _DESCRIBED, Described())
+    return of
+
+
 def described(act: Callable[..., Any]) -> Described:
     """The types of the function that answers a route, as it names them or parses its body."""
-    act = inspect.unwrap(act)
-    description: Described = getattr(act, _DESCRIBED, Described())
+    act, description = inspect.unwrap(act), named_types(act)
     if description.request is None and (parses := _PARSES.search(_source(act))) is not None:
         return msgspec.structs.replace(description, request=_named(act, parses[1]))
     return description

@@ -12,6 +12,7 @@ import logging
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ from limpet.server.limits import (
     HEADER_SECONDS,
     KEEP_ALIVE_SECONDS,
     RATE_PER_KEY,
+    TURNS_SECONDS,
 )
 from limpet.server.loggers import SERVER
 from limpet.server.service import Service
@@ -69,6 +71,7 @@ class Server:
         _UVICORN.addFilter(_is_failure)
         self._state = ServerState()
         self._listening: asyncio.Server | None = None
+        self._left_at = float("inf")
 
     async def start(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -80,13 +83,22 @@ class Server:
     def _protocol(self) -> asyncio.Protocol:
         return BoundedProtocol(self._config, self._state, {}, asyncio.get_running_loop())
 
-    async def stop(self) -> None:
-        """Listen no more, finish what is at work, tell the clients, and end."""
+    def leave(self) -> None:
+        """Listen no more, and be unready on the connections that there are. Calls, streams and
+        turns go on until `stop`."""
         assert self._listening is not None
         self._listening.close()
         service: Service = self._app.state.service
+        service.leaving = True
+        self._left_at = min(self._left_at, time.monotonic())
+
+    async def stop(self) -> None:
+        """Listen no more, finish what is at work, tell the clients, and end."""
+        self.leave()
+        service: Service = self._app.state.service
+        left = self._left_at + DRAIN_SECONDS - time.monotonic()
         try:
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(max(left, DRAIN_SECONDS - TURNS_SECONDS)):
                 await service.close()
         except TimeoutError:
             SERVER.warning("drain cut short: seconds=%.0f", DRAIN_SECONDS)
@@ -138,10 +150,12 @@ async def serving(
     rate: float | None = RATE_PER_KEY,
     analytics: Analytics | None = None,
     folds: bool = False,
+    stopped: asyncio.Event | None = None,
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
 
-    On leaving, what is at work is finished; the Limpet stays open.
+    On leaving, what is at work is finished; the Limpet stays open. Once `stopped` is set nobody
+    can connect any more, so that what still goes on beside the server ends without new work.
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
@@ -160,10 +174,18 @@ async def serving(
     await server.start(listening)
     shown = f"[{host}]" if ":" in host else host
     scheme = "http" if tls is None else "https"
+    leaving = None if stopped is None else asyncio.create_task(_leave(server, stopped))
     try:
         yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
     finally:
+        if leaving is not None:
+            leaving.cancel()
         await server.stop()
+
+
+async def _leave(server: Server, stopped: asyncio.Event) -> None:
+    await stopped.wait()
+    server.leave()
 
 
 @asynccontextmanager
@@ -172,7 +194,10 @@ async def working(lp: Limpet, harnesses: Sequence[tuple[str | None, Any]]) -> As
 
     Each harness has its app, None for every app that is not reserved.
     """
-    workers = [Worker(lp, harness, app=app, signals=False) for app, harness in harnesses]
+    workers = [
+        Worker(lp, harness, app=app, grace_seconds=TURNS_SECONDS, signals=False)
+        for app, harness in harnesses
+    ]
     tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
     try:
         yield

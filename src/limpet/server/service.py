@@ -44,6 +44,7 @@ class Service:
         self.pulse = StorePulse(lp)
         self.caller_of = admitted(caller_of, self.meter, self.share)  # raises EntryRefused
         self.gate = gate  # ours to close
+        self.leaving = False  # it gets no new connections, and is not ready any more
         self.stopping = asyncio.Event()  # streams end when it is set
         self._named: weakref.WeakKeyDictionary[Caller, Limpet] = weakref.WeakKeyDictionary()
 
@@ -60,6 +61,7 @@ class Service:
 
     async def close(self) -> None:
         """Finish what is at work. Closing twice is fine."""
+        self.leaving = True
         self.stopping.set()
         await self.door.close()
         await self.pulse.close()

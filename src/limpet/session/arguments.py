@@ -23,6 +23,7 @@ from limpet.errors import (
 )
 from limpet.model import Fact, Key, Lease, Reasons, described, is_reserved, to_time, to_us, unfit
 from limpet.model.facts.documents import FAMILY
+from limpet.model.facts.moves import NODE_CHARS_MAX
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     ID_CHARS_MAX,
@@ -31,6 +32,7 @@ from limpet.model.limits import (
     LEASE_SECONDS_MAX,
     PAGE_MAX,
     QUERY_TYPES_MAX,
+    REASON_CHARS_MAX,
     TAIL_LOADED,
     TYPE_CHARS_MAX,
     WORKER_CHARS_MAX,
@@ -174,6 +176,21 @@ def check_move(deadline: float, checkpoints: int, *, force: bool) -> None:
             f"{described(checkpoints)}."
         )
     check_flag("force", force)
+
+
+def check_reclaim(lost: str, epoch: int, reason: str) -> None:
+    """Check what is said of a target that is lost. Raises InvalidInput."""
+    if fault := unfit(lost, NODE_CHARS_MAX):
+        raise InvalidInput(
+            f"the node that is lost {fault}. Name the one that the session left for: lp.home(key)."
+        )
+    if type(epoch) is not int or not 1 <= epoch < INT_MAX:
+        raise InvalidInput(
+            f"epoch is the number of the move that is not finished, as lp.home(key) has it, not "
+            f"{described(epoch)}."
+        )
+    if fault := unfit(reason, REASON_CHARS_MAX):
+        raise InvalidInput(f"the reason {fault}. Say why the target is lost: it is recorded.")
 
 
 def check_change(change: T) -> T:

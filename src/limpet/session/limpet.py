@@ -73,6 +73,7 @@ from limpet.session.arguments import (
     check_limit,
     check_move,
     check_progress,
+    check_reclaim,
     check_sessions,
     check_tail,
     check_token,
@@ -104,7 +105,7 @@ from limpet.session.work import StoreWork
 from limpet.session.writer import append_unloaded, writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
-from limpet.store.open import TLS, open_store, scheme_of
+from limpet.store.open import TLS, open_store, refuse_missing, scheme_of
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from limpet.session.move.adopter import Adopter
     from limpet.session.move.arrivals import Arrivals
     from limpet.session.move.mover import DrainReport, Moved, Prestaged
+    from limpet.session.move.reclaim import Reclaimed
     from limpet.session.move.routes import Home
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
@@ -374,9 +376,15 @@ class Limpet:
 
     async def _open_node(self, place: str | Limpet) -> tuple[Limpet, bool]:
         """Another node, open, and True if that happened here: a URL is entered as this store was,
-        a Limpet that was not opened yet with what it was given."""
+        a Limpet that was not opened yet with what it was given. Raises StoreUnopened if there is
+        none: a node that is gone does not begin again as an empty store."""
         if isinstance(place, Limpet):
-            return (place, False) if place._opened is not None else (await place, True)
+            if place._opened is not None:
+                return place, False
+            if place._ready is None:
+                await refuse_missing(place.url)
+            return await place, True
+        await refuse_missing(place)
         served = place.startswith(("http://", "https://"))
         entry: dict[str, Any] = {"token": self._token, "tls": self._tls} if served else {}
         return await Limpet(place, **entry), True
@@ -544,6 +552,11 @@ class Limpet:
             (committed,) = await services.journal.commit((new.commit(),))
         except SessionDeleted:
             await writer_of(session).refuse_elsewhere()
+            raise
+        except SessionExists:
+            from limpet.session.move.routes import refuse_departed
+
+            await refuse_departed(services, session.key)  # which has its key as long as its rows
             raise
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise type(error)(error.where, error.reason, "create") from error
@@ -965,6 +978,7 @@ class Limpet:
             ready=ready,
             deleted=deleted,
         )
+        cursors.check(query)  # the words of the store: a server could not read what is wrong
         store, limit = self._journal.store, check_limit(limit)
         page = await store.heads(query, cursor=cursor, limit=limit, states=state)
         return page if deleted else _without_departed(page)
@@ -1465,6 +1479,37 @@ class Limpet:
         arrivals = await self._arrivals(to, (), app=app)
         limits = (deadline, force)
         return await drain(services, self.node, arrivals, app, *limits, progress=done)
+
+    async def reclaim(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        target_is_lost: str,
+        epoch: int,
+        reason: str,
+        actor: str | None = None,
+    ) -> Reclaimed:
+        """Take back a session whose target is lost for good: from then on it is active here, in a
+        new epoch. Return the epoch, and the family that left with it and came back with it.
+
+        `target_is_lost` and `epoch` are what SessionMoved said (`to` and `epoch`): by naming them
+        you state that nobody runs that store any more. What it recorded since is not here. Only an
+        admin of the app may do this. If the target comes back, no move accepts its copy, and
+        doctor names it. Raises ReclaimRefused if the session is not away so, if a node that this
+        store knows answers as the target, or if its rows were removed here.
+        """
+        from limpet.session.move.reclaim import Statement, reclaim
+        from limpet.session.move.routes import MOVER
+
+        named = key_of(key, user, id)
+        check_reclaim(target_is_lost, epoch, reason)
+        by = await self._services.actor(check_actor(actor) or MOVER, named)
+        await self._services.approved_app("move", named.app)
+        services = await self._services.approved("move", named)
+        return await reclaim(services, Statement(named, target_is_lost, epoch, reason, by))
 
     async def home(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /

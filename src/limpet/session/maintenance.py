@@ -91,6 +91,7 @@ class StoreMaintenance:
         store cannot be read at all.
         """
         from limpet.session.move.mover import move_checks
+        from limpet.session.move.reclaim import reclaim_checks
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
@@ -107,7 +108,7 @@ class StoreMaintenance:
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)
-        moves = await move_checks(self._services)
+        moves = (*await move_checks(self._services), *await reclaim_checks(self._services))
         return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:

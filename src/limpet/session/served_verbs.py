@@ -17,6 +17,7 @@ from limpet.session.history.retention import CompactReport, watch_app
 from limpet.session.life.archive import archived_bundle
 from limpet.session.life.lifecycle_policy import Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.move.reclaim import Reclaimed
 from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
 from limpet.session.runs.promotion import Proposal, ProposalStatus, waiting_proposals
@@ -44,6 +45,7 @@ def _verbs() -> dict[str, ServedVerb]:
         "sweep": _verb((int,), Swept, lambda lp, limit: lp.work.sweep(limit=limit)),
         "compact": _verb((Key | None,), CompactReport, lambda lp, key: lp.maintenance.compact(key)),
         "watch_limits": _verb((Key,), type(None), _watch_limits),
+        "reclaim": _verb((Key, str, int, str, Text), Reclaimed, _reclaim),
         "home": _verb((Key,), Home | None, lambda lp, key: lp.home(key), reads=True),
         "propose": _verb(proposed, Proposal, _propose),
         "decide": _verb((str, str, str, Text), Proposal, _decide),
@@ -94,6 +96,10 @@ async def _watch_limits(lp: Any, key: Key) -> None:
     own = lp.session(key).key  # of a session, not of what the system keeps beside it
     system = await _services(lp).permitted("write", own)
     await watch_app(system.journal, key.app)
+
+
+async def _reclaim(lp: Any, key: Key, lost: str, epoch: int, reason: str, actor: Text) -> Any:
+    return await lp.reclaim(key, target_is_lost=lost, epoch=epoch, reason=reason, actor=actor)
 
 
 async def _propose(

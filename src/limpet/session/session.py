@@ -832,8 +832,9 @@ class Session(Handle, Generic[S]):
     async def follow_shared(self, id: str) -> AsyncGenerator[ImportedContext, None]:
         """Yield the values of a share, and again after each change, until the share ends.
 
-        Changes that arrive faster than they are consumed are combined; versions never go backwards.
-        Raises ShareNotFound.
+        Each change is yielded, in order, also to one that is slower than the writer; changes of one
+        event are one. What was not consumed when the share ends is not read any more. Raises
+        ShareNotFound.
         """
         from limpet.session.sharing import SharedReader
 

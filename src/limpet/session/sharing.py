@@ -26,7 +26,18 @@ from limpet.errors import (
     SessionNotFound,
     ShareNotFound,
 )
-from limpet.model import Commit, Head, Key, checksum, described, ops as op, scope_of, to_time
+from limpet.model import (
+    Commit,
+    Event,
+    Fold,
+    Head,
+    Key,
+    checksum,
+    described,
+    ops as op,
+    scope_of,
+    to_time,
+)
 from limpet.model.facts.moves import DEPARTED, departure
 from limpet.model.facts.phases import TERMINAL, TRANSITIONS
 from limpet.model.facts.relations import key_in
@@ -44,6 +55,7 @@ from limpet.model.facts.shares import (
     shares_in,
     unshared,
 )
+from limpet.model.limits import PAGE_MAX
 from limpet.model.values import FrozenDict
 from limpet.session.history.point_in_time import head_now
 from limpet.session.journal import Journal
@@ -150,7 +162,7 @@ def _is_past(terms: Mapping[str, Any], now_us: int) -> bool:
     return expires_us is not None and expires_us <= now_us
 
 
-def _guards(loaded: Loaded, names: Sequence[str] | Mapping[str, Any]) -> dict[str, int]:
+def _guards(loaded: Loaded | Fold, names: Sequence[str] | Mapping[str, Any]) -> dict[str, int]:
     return {name: int(loaded.versions.get(name, 0)) for name in names}
 
 
@@ -255,20 +267,46 @@ class SharedReader:
             await self._changed(terms, context.source_version)
 
     async def follow(self) -> AsyncGenerator[ImportedContext, None]:
-        """Yield its values, and again whenever one of them has changed, until it ends."""
+        """Yield its values, and again after each change of one of them, until it ends."""
         terms = await self._terms()
         context = await self.read(None)
         yield context
         while terms["sync"] == "live":
             try:
                 await self._changed(terms, context.source_version)
-                newer = await self._live(terms)
+                newest = await self._live(terms)
+                since = self._since(terms, context.source_version, newest)
+                async with aclosing(since):
+                    async for newer in since:
+                        changed = newer.versions != context.versions
+                        context = newer
+                        if changed:
+                            yield context
             except ShareNotFound:
                 return
-            changed = newer.versions != context.versions
-            context = newer
-            if changed:
-                yield context
+
+    async def _since(
+        self, terms: FrozenDict, version: int, newest: ImportedContext
+    ) -> AsyncGenerator[ImportedContext, None]:
+        """Yield the values as they were after each event beyond `version` that may have changed
+        one of them, and the newest: who is slower than the writer misses none. Raises
+        ShareNotFound if the share ends meanwhile."""
+        source, names, store = key_in(terms["source"]), set(terms["fields"]), self._journal.store
+        while version + 1 < newest.source_version:
+            page = await store.read(
+                source, after=version, limit=PAGE_MAX, reverse=False, types=None
+            )
+            for event in page:
+                if event.seq >= newest.source_version:
+                    break
+                if _may_change(event, names):
+                    fold = await store.fold_at(source, event.seq)
+                    await self._head(terms)
+                    yield _live_context(terms, fold)
+            if not page:  # it was deleted meanwhile
+                break
+            version = page[-1].seq
+        yield newest
 
     async def write(
         self, values: Mapping[str, Any], expect: Mapping[str, int], actor: str
@@ -339,15 +377,7 @@ class SharedReader:
     async def _live(self, terms: FrozenDict) -> ImportedContext:
         loaded = await self._load_source(terms)
         await self._head(terms)  # afterwards: see the module
-        names = terms["fields"]
-        return ImportedContext(
-            FrozenDict({name: loaded.fields[name] for name in names if name in loaded.fields}),
-            FrozenDict(_guards(loaded, names)),
-            to_time(loaded.head.updated_us),
-            loaded.head.version,
-            terms["access"],
-            "live",
-        )
+        return _live_context(terms, loaded)
 
     async def _snapshot(self, terms: FrozenDict) -> ImportedContext:
         source = terms["source"]
@@ -401,6 +431,25 @@ class SharedReader:
         events = self._journal.hub.follow(key, version, types, partials=False)
         async with aclosing(events):
             await anext(events)
+
+
+def _may_change(event: Event, names: set[str]) -> bool:
+    """True if an event may have set one of these fields: a rewind, a merge or a migration replaces
+    the state, whatever its operations say."""
+    replaces = event.type.startswith(("session.", "state."))
+    return replaces or any([each.path[0] in names for each in event.ops])
+
+
+def _live_context(terms: FrozenDict, of: Loaded | Fold) -> ImportedContext:
+    names = terms["fields"]
+    return ImportedContext(
+        FrozenDict({name: of.fields[name] for name in names if name in of.fields}),
+        FrozenDict(_guards(of, names)),
+        to_time(of.head.updated_us),
+        of.head.version,
+        terms["access"],
+        "live",
+    )
 
 
 def check_shared_write(values: object, expect: object) -> None:

@@ -31,7 +31,7 @@ def python() -> Path:
 
 
 def _run(python: Path, *args: str, cwd: Path = venvs.ROOT, **env: str) -> str:
-    paths = {**venvs.environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = venvs.environment()
     done = subprocess.run(
         [str(python), *args],
         cwd=cwd,

@@ -29,6 +29,8 @@ def test_files(client: Any) -> None:
     listed = [each.id for each in client.beta.files.list(limit=1)]
     assert [each for each in listed if each in (made.id, more.id)] == [made.id, more.id]
     assert client.beta.files.download(more.id).read() == b""
+    for name in ('a "b".txt', "a\\b.txt", "ü 日本.txt"):
+        assert client.beta.files.upload(file=(name, b"x", "text/plain")).filename == name
     assert client.beta.files.delete(made.id).type == "file_deleted"
     with pytest.raises(anthropic.NotFoundError):
         client.beta.files.download(made.id)
@@ -48,7 +50,8 @@ def test_resources_of_a_session(client: Any, agent: Any) -> None:
     assert given.mount_path == "/workspace/r"
     assert "ghp_secret" not in session.to_json()
     resources = client.beta.sessions.resources
-    added = resources.add(session.id, type="file", file_id="file_1", mount_path="/data/x")
+    file = client.beta.files.upload(file=("x", b"x", "text/plain")).id
+    added = resources.add(session.id, type="file", file_id=file, mount_path="/data/x")
     assert [each.id for each in resources.list(session.id)] == [given.id, added.id]
     assert resources.retrieve(added.id, session_id=session.id).mount_path == "/data/x"
     updated = resources.update(given.id, session_id=session.id, authorization_token="new")
@@ -58,6 +61,26 @@ def test_resources_of_a_session(client: Any, agent: Any) -> None:
     with pytest.raises(anthropic.NotFoundError):
         resources.delete(added.id, session_id=session.id)
     assert [each.id for each in client.beta.sessions.retrieve(session.id).resources] == [given.id]
+
+
+def test_a_memory_store_of_a_session_is_shown_as_it_was(client: Any, agent: Any) -> None:
+    """With its name, description and place at that time; an archived one is refused."""
+    store = client.beta.memory_stores.create(name="notes", description="what she likes")
+    given = {"type": "memory_store", "memory_store_id": store.id, "access": "read_only"}
+    session = client.beta.sessions.create(
+        agent=agent.id, environment_id="env_default", resources=[given]
+    )
+    client.beta.memory_stores.update(store.id, name="renamed")
+    (shown,) = client.beta.sessions.retrieve(session.id).resources
+    assert (shown.name, shown.description, shown.access) == (
+        "notes",
+        "what she likes",
+        "read_only",
+    )
+    assert shown.mount_path == f"/mnt/memory/{store.id}"
+    client.beta.memory_stores.archive(store.id)
+    with pytest.raises(anthropic.BadRequestError, match="archived"):
+        client.beta.sessions.create(agent=agent.id, environment_id="env_default", resources=[given])
 
 
 def test_the_first_thread_is_the_session(client: Any, session: Any) -> None:
@@ -136,6 +159,21 @@ def test_vaults_never_show_a_secret(client: Any) -> None:
     assert client.beta.vaults.delete(vault.id).type == "vault_deleted"
     with pytest.raises(anthropic.NotFoundError):
         client.beta.vaults.retrieve(vault.id)
+
+
+def test_a_secret_of_the_environment_names_where_it_is_put(client: Any) -> None:
+    """In the body and in headers, unless the client says otherwise."""
+    vault = client.beta.vaults.create(display_name="mine")
+    auth = {"type": "environment_variable", "secret_name": "TOKEN", "secret_value": "s3cret"}
+    auth |= {"networking": {"type": "unrestricted"}}
+    credentials = client.beta.vaults.credentials
+    made = credentials.create(vault.id, auth=auth)
+    shown = made.auth.injection_location
+    assert (made.auth.secret_name, shown.body, shown.header) == ("TOKEN", True, True)
+    auth |= {"secret_name": "OTHER", "injection_location": {"body": False}}
+    shown = credentials.create(vault.id, auth=auth).auth.injection_location
+    assert (shown.body, shown.header) == (False, True)
+    assert "s3cret" not in made.to_json()
 
 
 def test_memory_stores(client: Any) -> None:
@@ -225,5 +263,9 @@ def test_models_and_skills_are_those_of_the_agents(client: Any) -> None:
     assert "claude-special" in [each.id for each in client.beta.models.list()]
     assert client.beta.models.retrieve("claude-special").type == "model"
     assert "skill_x" in [each.id for each in client.beta.skills.list()]
+    xlsx = {"type": "anthropic", "skill_id": "xlsx"}
+    assert (
+        client.beta.agents.create(name="b", model="m", skills=[xlsx]).skills[0].version == "latest"
+    )
     with pytest.raises(anthropic.NotFoundError):
         client.beta.models.retrieve("no-such-model")

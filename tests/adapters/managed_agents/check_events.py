@@ -151,6 +151,22 @@ def test_an_outcome(client: Any, session: Any) -> None:
     assert (evaluation.outcome_id, evaluation.result) == (sent.outcome_id, "pending")
 
 
+def test_the_rubric_of_an_outcome_may_be_a_file(client: Any, session: Any) -> None:
+    """It is read where the outcome is defined; a file that is no text is refused."""
+
+    def define(name: str, data: bytes) -> Any:
+        file = client.beta.files.upload(file=(name, data, "text/plain")).id
+        rubric = {"type": "file", "file_id": file}
+        event = {"type": "user.define_outcome", "description": "d", "rubric": rubric}
+        return client.beta.sessions.events.send(session.id, events=[event]).data[0]
+
+    sent = define("rubric.txt", b"polite\nshort")
+    assert (sent.rubric.type, sent.rubric.content) == ("text", "polite\nshort")
+    assert sent.processed_at is not None
+    with pytest.raises(anthropic.BadRequestError, match="UTF-8"):
+        define("rubric.bin", b"\xff\xfe")
+
+
 def test_pieces_of_a_message_come_before_it(client: Any, session: Any) -> None:
     """event_start and event_delta name the coming event, and only where they were asked for."""
     seen = until_idle(client, session, said("pieces"), event_deltas=["agent.message"])

@@ -43,6 +43,60 @@ def test_an_agent_has_versions(client: Any) -> None:
         client.beta.sessions.create(agent=agent.id, environment_id="env_default")
 
 
+def test_a_coordinator_names_its_agents(client: Any, agent: Any) -> None:
+    """Each by its id and version; a session has them as they are; others are refused."""
+    agents, one = client.beta.agents, agent.id
+    client.beta.agents.update(one, system="Be curt.")
+    second = agents.create(name="second", model="m")
+    roster = [one, {"type": "agent", "id": second.id, "version": 1}, {"type": "self"}]
+    made = agents.create(name="c", model="m", multiagent={"type": "coordinator", "agents": roster})
+
+    def named(coordinator: Any) -> list[tuple[str, int]]:
+        return [(each.id, each.version) for each in coordinator.multiagent.agents]
+
+    assert named(made) == [(one, 2), (second.id, 1), (made.id, 1)]
+    assert named(agents.update(made.id, description="d"))[2] == (made.id, 2)
+    session = client.beta.sessions.create(
+        agent={"type": "agent", "id": made.id, "version": 1}, environment_id="env_default"
+    )
+    assert [each.name for each in session.agent.multiagent.agents] == [agent.name, "second", "c"]
+    assert session.agent.multiagent.agents[0].system == "Be curt."
+    client.beta.agents.archive(second.id)
+    wrong = [[], [one, one], [made.id], [second.id], ["agent_none"], [5], [{"type": "agent"}]]
+    for each in wrong:
+        with pytest.raises((anthropic.BadRequestError, anthropic.NotFoundError)):
+            agents.update(made.id, multiagent={"type": "coordinator", "agents": each})
+    assert agents.retrieve(made.id).version == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tools": [{"type": "custom"}]},
+        {"tools": [{"name": "no type"}]},
+        {"tools": [{"type": "custom", "name": "x", "input_schema": "no"}]},
+        {"tools": [{"type": "mcp_toolset"}]},
+        {"tools": [{"type": "agent_toolset_20260401", "default_config": {"permission_policy": 1}}]},
+        {
+            "tools": [
+                {
+                    "type": "mcp_toolset",
+                    "mcp_server_name": "a",
+                    "configs": [{"name": "x", "permission_policy": {"type": "never"}}],
+                }
+            ]
+        },
+        {"skills": [{"type": "custom"}]},
+        {"mcp_servers": [{"name": "a"}]},
+    ],
+    ids=str,
+)
+def test_a_malformed_tool_skill_or_server_is_refused(client: Any, given: Any) -> None:
+    """400, where the agent is made and not where it runs."""
+    with pytest.raises(anthropic.BadRequestError):
+        client.beta.agents.create(name="a", model="m", extra_body=given)
+
+
 def test_agents_are_listed_page_by_page(client: Any) -> None:
     """Every agent once, archived ones only if they are asked for."""
     made = [client.beta.agents.create(name=f"n{n}", model="m") for n in range(5)]
@@ -63,6 +117,16 @@ def test_environments(client: Any) -> None:
         name="lab", config={"type": "cloud"}, metadata={"a": "b"}
     )
     assert made.config.networking.type == "unrestricted"
+    assert made.config.packages.npm == []
+    config = {
+        "type": "cloud",
+        "networking": {"type": "limited", "allowed_hosts": ["pypi.example"]},
+        "packages": {"type": "packages", "pip": ["numpy"]},
+    }
+    limited = client.beta.environments.create(name="limited", config=config).config
+    assert limited.networking.allowed_hosts == ["pypi.example"]
+    assert limited.networking.allow_package_managers is False
+    assert (limited.packages.pip, limited.packages.apt) == (["numpy"], [])
     changed = client.beta.environments.update(made.id, name="lab 2", metadata={"a": None})
     assert (changed.name, changed.metadata) == ("lab 2", {})
     pages = [page.data for page in client.beta.environments.list(limit=1).iter_pages()]

@@ -59,9 +59,20 @@ def test_no_error_speaks_of_a_program() -> None:
     [
         (
             "store.failed",
-            "x failed: no answer (ConnectionRefusedError: [Errno 111] refused). Try again.",
+            "x failed: no answer (ConnectionRefusedError: [Errno 111] refused). Whether the change "
+            "was made is unknown: calling again is safe.",
             "x failed: no answer (refused). It may have been done: look with limpet log, then run "
             "it again.",
+        ),
+        (
+            "store.failed",
+            str(errors.StoreFailed("x", "no answer", "read")),
+            "x failed: no answer. Nothing was written. Try again.",
+        ),
+        (
+            "store.failed",
+            str(errors.StoreFailed("x", "no answer", "lease")),
+            "x failed: no answer. A lease may have been granted; it expires on its own. Try again.",
         ),
         (
             "store.seal",

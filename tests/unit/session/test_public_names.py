@@ -53,7 +53,9 @@ MORE: dict[type[Any], str] = {
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
     Session: "receipt prove isolation",
-    Limpet: "node drain acting_as each keys names learnings promote memory_of audit export_audit",
+    Limpet: """
+        node drain reclaim acting_as each keys names learnings promote memory_of audit
+        export_audit""",
     StoreMaintenance: "on_metric",
     StorePolicies: "gates_of switch_tool fresh_evidence longer_idle switches",
 }

@@ -254,7 +254,7 @@ _FACTS: Final = shape(
             {"from": str, "family": list[Any], "store": str}, to=str, epoch=Seq, at_us=Time
         )
         | None,
-        "moves": shape(epoch=Seq, node=str) | None,
+        "moves": shape({"lost": str}, epoch=Seq, node=str) | None,
     }
 )
 

@@ -3,8 +3,9 @@
 `session.departed` is the last event that the source records: from then on its fold refuses every
 local draft, and the same event in the target's copy keeps that copy inert too. The session goes on
 with `session.arrived`, recorded in the target, or with `session.returned`, recorded in the source
-once the target has refused the epoch. Member `departed` is there between the two; `moves` has the
-last epoch and the node that owns the session since. An epoch is never used twice.
+once the target has refused the epoch; or with `session.reclaimed`, recorded there in a new epoch
+once a person has said that the target is lost. Member `departed` is there between the two; `moves`
+has the last epoch and the node that owns the session since. An epoch is never used twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from limpet.model.values import EMPTY, FrozenDict, canonical
 DEPARTED: Final = "session.departed"
 ARRIVED: Final = "session.arrived"
 RETURNED: Final = "session.returned"
-MOVES: Final = frozenset((DEPARTED, ARRIVED, RETURNED))
+RECLAIMED: Final = "session.reclaimed"
+SETTLES: Final = frozenset((ARRIVED, RETURNED, RECLAIMED))  # what may follow a departure
+MOVES: Final = frozenset((DEPARTED, *SETTLES))
 # For so long the source keeps the rows of a session that has left; then only its route.
 KEPT_US: Final = 24 * 3_600 * 1_000_000
 NODE_CHARS_MAX: Final = 64
@@ -56,6 +59,14 @@ def arrived(node: str, epoch: int, *, source: str) -> Fact:
 def returned(node: str, epoch: int, reason: str) -> Fact:
     """The target has refused this epoch: the node still owns the session."""
     return Fact(type=RETURNED, data={"node": node, "epoch": epoch, "reason": reason})
+
+
+def reclaimed(node: str, away: Mapping[str, Any], reason: str) -> Fact:
+    """The node owns the session again, in a new epoch: the store that it departed to is lost."""
+    data = {"node": node, "epoch": away["epoch"] + 1, "lost": away["to"], "reason": reason}
+    if "store" in away:
+        data["store"] = away["store"]
+    return Fact(type=RECLAIMED, data=data)
 
 
 def stage_prefix(key: Key, uid: str | None = None) -> str:
@@ -92,6 +103,13 @@ def departure(facts: Facts) -> FrozenDict | None:
     """Return where the session departed to; None if it is here."""
     away: FrozenDict | None = facts.get("departed")
     return away
+
+
+def reclaimed_in(facts: Facts) -> tuple[str, int] | None:
+    """Return the node that the session was reclaimed from, and the epoch since then; None if it
+    has moved since, or never was."""
+    moves = facts.get("moves", EMPTY)
+    return (moves["lost"], moves["epoch"]) if "lost" in moves else None
 
 
 def leads_to(away: Mapping[str, Any], node: str, store: str) -> bool:
@@ -138,6 +156,11 @@ def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     }
 
 
+def fold_reclaimed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    moves = {name: data[name] for name in ("epoch", "node", "lost")}
+    return {"departed": None, "moves": FrozenDict(moves)}
+
+
 def check_departed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if the epoch does not follow, or if a child that is open, or the parent
     of the session, would be left behind."""
@@ -156,3 +179,13 @@ def check_settled(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     away = before.get("departed")
     if away is None or away["epoch"] != data["epoch"]:
         raise InvalidEvent(f"the session is not away in epoch {data['epoch']}")
+
+
+def check_reclaimed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
+    """Raise InvalidEvent unless the session is away at the store that is said to be lost, and the
+    epoch is the next one."""
+    away = before.get("departed")
+    if away is None or away["to"] != data["lost"] or away.get("store") != data.get("store"):
+        raise InvalidEvent(f"the session is not away at {data['lost']}")
+    if data["epoch"] != away["epoch"] + 1:
+        raise InvalidEvent(f"epoch {data['epoch']} does not follow {away['epoch']}")

@@ -290,6 +290,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     ),
     moves.ARRIVED: shape({"from": NodeName}, node=NodeName, epoch=Epoch),
     moves.RETURNED: shape(node=NodeName, epoch=Epoch, reason=str),
+    moves.RECLAIMED: shape({"store": Id}, node=NodeName, epoch=Epoch, lost=NodeName, reason=str),
     **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {

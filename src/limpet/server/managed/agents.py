@@ -22,9 +22,22 @@ AGENTS: Final = "agents"
 ENVIRONMENTS: Final = "environments"
 DEFAULT_ENVIRONMENT: Final = "env_default"  # there without being created
 _ALLOW: Final = {"type": "always_allow"}
-_NAME_CHARS_MAX: Final = 256
 _SYSTEM_CHARS_MAX: Final = 100_000
 _START: Final = "1970-01-01T00:00:00Z"
+_ROSTER_MAX: Final = 20  # agents that a coordinator names
+_POLICIES: Final = frozenset(("always_allow", "always_ask", "auto"))
+_SKILLS: Final = frozenset(("anthropic", "custom"))
+_NAMES: Final = {"custom": "name", "mcp_toolset": "mcp_server_name"}  # that a tool has to have
+# Defaults that an answer shows where the client gave nothing.
+SERVICE_ACCOUNT: Final = {"type": "service_account"}
+_LATEST: Final = {"version": "latest"}  # of a skill
+_MANAGERS: Final = ("apt", "cargo", "gem", "go", "npm", "pip")
+_PACKAGES: Final[Json] = {"type": "packages", **{name: [] for name in _MANAGERS}}
+_LIMITED: Final[Json] = {
+    "allow_mcp_servers": False,
+    "allow_package_managers": False,
+    "allowed_hosts": [],
+}
 
 
 class AgentCreate(msgspec.Struct):
@@ -103,8 +116,9 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(response=AgentForm)
 async def create_agent(call: WireCall) -> Answer:
     body = await call.body(AgentCreate)
-    value = {**msgspec.to_builtins(body), "version": 1}
-    return agent_form(await shelf.create(call, call.of_app(AGENTS), "agent_", checked_agent(value)))
+    value = checked_agent({**msgspec.to_builtins(body), "version": 1})
+    value["multiagent"] = await _with_roster(call, value["multiagent"])
+    return agent_form(await shelf.create(call, call.of_app(AGENTS), "agent_", value))
 
 
 @describe(response=PageForm[AgentForm])
@@ -134,6 +148,8 @@ async def find_agent(call: WireCall, id: str, version: int | None) -> Document:
 async def update_agent(call: WireCall) -> Answer:
     body, id = await call.body(AgentUpdate), call.path("id")
     given = {name: value for name, value in msgspec.to_builtins(body).items() if name != "version"}
+    if given.get("multiagent") is not None:
+        given["multiagent"] = await _with_roster(call, given["multiagent"])
 
     def changed(value: Json) -> Json | None:
         if body.version not in (None, value["version"]):
@@ -173,9 +189,60 @@ async def list_versions(call: WireCall) -> Answer:
     return page(shown, to_token(str(last + 1)) if last > 1 else None)
 
 
+# --- the agents that a coordinator may call -------------------------------------------------------
+
+
+async def _with_roster(call: WireCall, multiagent: Json | None) -> Json | None:
+    """A coordinator with the version of each agent that it names. Raises DocumentNotFound,
+    InvalidInput."""
+    if multiagent is None or multiagent.get("type") != "coordinator":
+        return multiagent
+    named = multiagent.get("agents")
+    if not isinstance(named, list) or not 0 < len(named) <= _ROSTER_MAX:
+        raise InvalidInput(f"agents of a coordinator is a list of 1 to {_ROSTER_MAX} agents.")
+    roster = [await _entry(call, each) for each in named]
+    ids = [each.get("id", each["type"]) for each in roster]
+    if len(set(ids)) < len(ids):
+        raise InvalidInput("a coordinator names each of its agents once.")
+    return {**multiagent, "agents": roster}
+
+
+async def _entry(call: WireCall, named: object) -> Json:
+    """One agent of a coordinator: a text is its id. Raises DocumentNotFound, InvalidInput."""
+    given: object = {"type": "agent", "id": named} if isinstance(named, str) else named
+    if isinstance(given, Mapping) and given.get("type") == "self":
+        return {"type": "self"}  # it is named with its id and version where it is shown
+    if isinstance(given, Mapping) and given.get("type") == "advisor":
+        return dict(given)
+    id, version = agent_named(given)
+    agent = agent_form(await find_agent(call, id, version))
+    if agent["archived_at"] is not None or agent["multiagent"] is not None:
+        raise InvalidInput(f"the agent {id} is archived, or a coordinator. Name another one.")
+    return {"type": "agent", "id": id, "version": agent["version"]}
+
+
+def agent_named(given: object) -> tuple[str, int | None]:
+    """The id and version of an agent, as a client names it. Raises InvalidInput."""
+    if isinstance(given, Mapping):
+        id, version = given.get("id"), given.get("version")
+        if isinstance(id, str) and (version is None or (type(version) is int and version > 0)):
+            return id, version
+    raise InvalidInput("an agent is named by its id, or by an object with its id and version.")
+
+
+# --- what an agent looks like ---------------------------------------------------------------------
+
+
 def agent_form(document: Document) -> Json:
     value = shelf.shown(document, "agent")
     value["tools"] = [tool_form(tool) for tool in value["tools"]]
+    value["skills"] = [skill_form(skill) for skill in value["skills"]]
+    value["execution_identity"] = value.get("execution_identity") or SERVICE_ACCOUNT
+    multiagent = value["multiagent"]
+    if multiagent is not None and multiagent.get("type") == "coordinator":
+        own = {"type": "agent", "id": document.name, "version": value["version"]}
+        roster = [own if each == {"type": "self"} else each for each in multiagent["agents"]]
+        value["multiagent"] = {**multiagent, "agents": roster}
     return value
 
 
@@ -186,7 +253,14 @@ def tool_form(tool: Json) -> Json:
     config: Json = {"enabled": True, "permission_policy": _ALLOW}
     config |= {k: v for k, v in (tool.get("default_config") or {}).items() if v is not None}
     configs = [{**config, **each} for each in tool.get("configs") or ()]
+    if str(tool.get("type")).startswith("agent_toolset"):  # each of its tools is a type of its own
+        configs = [{"type": each["name"], **each} if "name" in each else each for each in configs]
     return {**tool, "default_config": config, "configs": configs}
+
+
+def skill_form(skill: Json) -> Json:
+    """A skill with a version; without one it is the latest."""
+    return {**_LATEST, **{name: value for name, value in skill.items() if value is not None}}
 
 
 def checked_agent(value: Json) -> Json:
@@ -202,18 +276,43 @@ def checked_agent(value: Json) -> Json:
         value["model"] = model = {"id": model}
     if not isinstance(model, Mapping) or not isinstance(model.get("id"), str) or not model["id"]:
         raise InvalidInput("model is the id of a model, or an object with its id.")
-    if not value["name"] or len(value["name"]) > _NAME_CHARS_MAX:
-        raise InvalidInput(f"name is a text of 1 to {_NAME_CHARS_MAX} characters.")
+    shelf.check_name("name", value["name"])
     if len(value["system"] or "") > _SYSTEM_CHARS_MAX:
         raise InvalidInput(f"system has at most {_SYSTEM_CHARS_MAX:,} characters.")
     for tool in value["tools"]:
-        config, configs = tool.get("default_config"), tool.get("configs")
-        if not isinstance(config, Mapping | None) or not isinstance(configs, list | None):
-            raise InvalidInput("default_config of a tool is an object, and configs a list.")
-        if not all([isinstance(each, Mapping) for each in configs or ()]):
-            raise InvalidInput("each of the configs of a tool is an object.")
+        _check_tool(tool)
+    for skill in value["skills"]:
+        if skill.get("type") not in _SKILLS or not isinstance(skill.get("skill_id"), str):
+            raise InvalidInput("a skill has the type anthropic or custom, and a skill_id.")
+    for server in value["mcp_servers"]:
+        if not all([isinstance(server.get(name), str) for name in ("type", "name", "url")]):
+            raise InvalidInput("an MCP server has a type (url), a name and a url.")
     shelf.check_metadata(value["metadata"])
     return value
+
+
+def _check_tool(tool: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless it is a toolset, or one tool with a name."""
+    type = tool.get("type")
+    if not isinstance(type, str):
+        raise InvalidInput("a tool has a type: agent_toolset_20260401, mcp_toolset or custom.")
+    needed = _NAMES.get(type)
+    if needed is not None and not (isinstance(tool.get(needed), str) and tool[needed]):
+        raise InvalidInput(f"a tool of the type {type} has a {needed}.")
+    if type == "custom" and not isinstance(tool.get("input_schema"), Mapping | None):
+        raise InvalidInput("input_schema of a custom tool is an object.")
+    config, configs = tool.get("default_config"), tool.get("configs")
+    if not isinstance(config, Mapping | None) or not isinstance(configs, list | None):
+        raise InvalidInput("default_config of a tool is an object, and configs a list.")
+    for each in ({} if config is None else config, *(configs or ())):
+        if not isinstance(each, Mapping):
+            raise InvalidInput("each of the configs of a tool is an object.")
+        policy = each.get("permission_policy")
+        if policy is None:
+            continue
+        if not isinstance(policy, Mapping) or policy.get("type") not in _POLICIES:
+            known = ", ".join(sorted(_POLICIES))
+            raise InvalidInput(f"permission_policy is an object whose type is one of {known}.")
 
 
 # --- environments ---------------------------------------------------------------------------------
@@ -222,10 +321,22 @@ def checked_agent(value: Json) -> Json:
 @describe(response=EnvironmentForm)
 async def create_environment(call: WireCall) -> Answer:
     body = await call.body(EnvironmentCreate)
-    value = msgspec.to_builtins(body)
-    shelf.check_metadata(value["metadata"])
+    value = _checked_environment(msgspec.to_builtins(body))
     document = await shelf.create(call, call.of_app(ENVIRONMENTS), "env_", value)
     return environment_form(document)
+
+
+def _checked_environment(value: Json) -> Json:
+    """Raise InvalidInput unless its name, configuration and metadata are as they should be."""
+    shelf.check_name("name", value["name"])
+    config = value["config"]
+    if config is not None and config.get("type") not in ("cloud", "self_hosted"):
+        raise InvalidInput("config of an environment has the type cloud or self_hosted.")
+    for name in ("networking", "packages"):
+        if config is not None and not isinstance(config.get(name), Mapping | None):
+            raise InvalidInput(f"{name} of an environment is an object.")
+    shelf.check_metadata(value["metadata"])
+    return value
 
 
 @describe(response=PageForm[EnvironmentForm])
@@ -249,12 +360,13 @@ async def retrieve_environment(call: WireCall) -> Answer:
 @describe(response=EnvironmentForm)
 async def update_environment(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(EnvironmentUpdate))
+    _check_changeable(call)
     if given.get("name", "") is None:
         del given["name"]
 
     def changed(value: Json) -> Json:
         metadata = shelf.patched(value["metadata"], given.get("metadata"))
-        return {**value, **given, "metadata": metadata}
+        return _checked_environment({**value, **given, "metadata": metadata})
 
     id = call.path("id")
     return environment_form(await shelf.change(call.of_app(ENVIRONMENTS), id, changed))
@@ -262,12 +374,19 @@ async def update_environment(call: WireCall) -> Answer:
 
 @describe(response=DeletedForm)
 async def delete_environment(call: WireCall) -> Answer:
+    _check_changeable(call)
     return await shelf.remove(call.of_app(ENVIRONMENTS), call.path("id"), "environment_deleted")
 
 
 @describe(response=EnvironmentForm)
 async def archive_environment(call: WireCall) -> Answer:
+    _check_changeable(call)
     return environment_form(await shelf.archive(call, call.of_app(ENVIRONMENTS), call.path("id")))
+
+
+def _check_changeable(call: WireCall) -> None:
+    if call.path("id") == DEFAULT_ENVIRONMENT:
+        raise InvalidInput(f"{DEFAULT_ENVIRONMENT} is always there as it is. Create another one.")
 
 
 def environment_form(document: Document) -> Json:
@@ -283,10 +402,14 @@ def default_environment() -> Json:
 
 def _with_config(value: Json) -> Json:
     config = value.get("config") or {"type": "self_hosted"}
-    if config.get("type") == "cloud":
-        config = {
-            "networking": {"type": "unrestricted"},
-            "packages": {"type": "packages"},
-            **config,
-        }
-    return {**value, "config": config}
+    if config.get("type") != "cloud":
+        return {**value, "config": config}
+    networking = config.get("networking") or {"type": "unrestricted"}
+    if networking.get("type") == "limited":
+        networking = {**_LIMITED, **_given(networking)}
+    packages = {**_PACKAGES, **_given(config.get("packages") or {})}
+    return {**value, "config": {**config, "networking": networking, "packages": packages}}
+
+
+def _given(value: Json) -> Json:
+    return {name: each for name, each in value.items() if each is not None}

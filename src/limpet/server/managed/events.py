@@ -47,6 +47,7 @@ from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED
 from limpet.server import ids
 from limpet.server.access import header_of
 from limpet.server.forms import PageForm
+from limpet.server.managed.files import content_of as content_of_file, find_file
 from limpet.server.managed.forms import SentForm, WireEventForm
 from limpet.server.managed.wire import (
     Answer,
@@ -60,6 +61,7 @@ from limpet.server.managed.wire import (
 )
 from limpet.server.openapi import describe
 from limpet.server.service import Service
+from limpet.session.documents import Document
 from limpet.session.journal import retrying
 from limpet.session.limpet import append_to
 from limpet.session.session import Session
@@ -107,14 +109,14 @@ async def send(call: WireCall) -> Answer:
     if idempotency is not None and not 0 < len(idempotency) <= 255:
         raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
     if idempotency is None and not any([event.get("type") in _ANSWERS for event in body.events]):
-        drafts = [draft_of(event) for event in body.events]
+        drafts = [draft_of(await with_files(call, event)) for event in body.events]
         recorded, facts = await append_to(call.lp, key, drafts)
         if parent_in(facts) is None:
             return {"data": [_echo(event) for event in recorded]}
         session: Session[Any] = await call.lp.get(key, tail=0)
     else:
         session = call.lp.session(key)
-        sent = CheckedSend(call.caller.name, session, body.events, idempotency)
+        sent = CheckedSend(call, session, body.events, idempotency)
         recorded = await retrying(sent.record, SessionConflict)
     return {"data": [await form_of(session, event) for event in recorded]}
 
@@ -124,13 +126,13 @@ class CheckedSend:
     which is used once. They are recorded on the version that was looked at."""
 
     def __init__(
-        self, sender: str, session: Session[Any], events: Sequence[Json], key: str | None
+        self, call: WireCall, session: Session[Any], events: Sequence[Json], key: str | None
     ) -> None:
-        self._session, self._events, self._key = session, events, key
+        self._call, self._session, self._events, self._key = call, session, events, key
         self._fingerprint: str | None = None
         self._base = ""
         if key is not None:
-            named = "\0".join([sender, session.app, session.user, session.id, key])
+            named = "\0".join([call.caller.name, session.app, session.user, session.id, key])
             self._base = sha256(named.encode()).hexdigest()[:32]
             digest = sha256(msgspec.json.encode(events, order="sorted")).hexdigest()
             self._fingerprint = f"send-{digest[:32]}"
@@ -160,7 +162,7 @@ class CheckedSend:
         return f"{self._base}n{place}"
 
     async def _draft(self, place: int) -> Draft:
-        event = self._events[place]
+        event = await with_files(self._call, self._events[place])
         field = _ANSWERS.get(str(event.get("type")))
         draft = draft_of(event) if field is None else await self._answer(event, field)
         if self._key is None:
@@ -169,7 +171,9 @@ class CheckedSend:
 
     async def _answer(self, event: Json, field: str) -> Draft:
         """An answer to the request of the event that the client names."""
-        request = await self._request(event.get(field))
+        if not isinstance(event.get(field), str):
+            raise InvalidInput(f"{field} of a {event['type']} is the id of the event that asks.")
+        request = await self._request(event[field])
         if event["type"] != CONFIRMATION:
             data: Json = {"request_id": request, "output": output_of(event.get("content"))}
             if event.get("is_error"):
@@ -188,13 +192,12 @@ class CheckedSend:
             data["note"] = str(event["deny_message"])
         return Draft(type=type, data=data)
 
-    async def _request(self, id: object) -> str:
+    async def _request(self, id: str) -> str:
         """The request that an event asked. Raises RequestNotFound."""
-        own = ids.from_wire(ids.EVENT, id) if isinstance(id, str) else ""
-        events = await self._session.read_ids([own]) if own else ()
+        events = await self._session.read_ids([ids.from_wire(ids.EVENT, id)])
         request = events[0].data.get("request_id") if events and events[0].data else None
         if not isinstance(request, str):
-            raise RequestNotFound(self._session.key, str(id)[:100])
+            raise RequestNotFound(self._session.key, id[:100])
         return request
 
     async def _check_answer(self, draft: Draft) -> None:
@@ -205,6 +208,31 @@ class CheckedSend:
             asked = await session.read_ids([asked_id(id)])
             raise (RequestAnswered if asked else RequestNotFound)(session.key, id)
         check_answer(session.key, facts, draft.type, draft.data)
+
+
+async def with_files(call: WireCall, event: Json) -> Json:
+    """The event, with the text of a rubric that is a file in its place. Raises DocumentNotFound if
+    a file that it names is not one of this user, and InvalidInput."""
+    content, rubric = event.get("content"), event.get("rubric")
+    if isinstance(content, list):
+        for block in content:
+            source = block.get("source") if isinstance(block, Mapping) else None
+            if isinstance(source, Mapping) and source.get("type") == "file":
+                await _file(call, source)
+    if not isinstance(rubric, Mapping) or rubric.get("type") != "file":
+        return event
+    try:
+        text = (await content_of_file(call, await _file(call, rubric))).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput("the file of a rubric is text in UTF-8.") from None
+    return {**event, "rubric": {"type": "text", "content": text}}
+
+
+async def _file(call: WireCall, given: Mapping[str, Any]) -> Document:
+    id = given.get("file_id")
+    if not isinstance(id, str):
+        raise InvalidInput("a file is named by its file_id.")
+    return await find_file(call, id)
 
 
 def draft_of(event: Json) -> Draft:
@@ -239,7 +267,8 @@ def _outcome(event: Json) -> Draft:
     if not isinstance(rubric, Mapping) or not isinstance(event.get("description"), str):
         raise InvalidInput("an outcome has a description and a rubric.")
     if rubric.get("type") != "text" or not isinstance(rubric.get("content"), str):
-        raise InvalidInput('the rubric of an outcome is {"type": "text", "content": …} here.')
+        form = '{"type": "text", "content": …} or {"type": "file", "file_id": …}'
+        raise InvalidInput(f"the rubric of an outcome is {form}.")
     tries = event.get("max_iterations")
     if not (tries is None or (type(tries) is int and 1 <= tries <= 20)):
         raise InvalidInput("max_iterations is a number from 1 to 20.")
@@ -408,6 +437,7 @@ def _defined(event: Event, data: Mapping[str, Any]) -> Json:
         "rubric": {"type": "text", "content": rubric},
         "max_iterations": data.get("max_iterations", 3),
         "outcome_id": f"{ids.OUTCOME}{event.seq}",
+        "processed_at": rfc3339(event.at),  # it is in force from then on
     }
 
 
@@ -439,9 +469,8 @@ def _tool_result(event: Event, data: Mapping[str, Any]) -> Json:
 
 
 def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
-    types = {"running": "session.status_running", "terminated": "session.status_terminated"}
-    types["rescheduling"] = "session.status_rescheduled"
-    type = types.get(str(data.get("to")))
+    types = {"running": "session.status_running", "rescheduling": "session.status_rescheduled"}
+    type = types.get(str(data.get("to")))  # the end of a session is an event of its own
     return None if type is None else {"type": type}
 
 

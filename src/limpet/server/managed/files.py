@@ -22,6 +22,7 @@ from limpet.session.limpet import journal_of
 FILES: Final = "wire_files"
 _NAME_CHARS_MAX: Final = 500
 _FIELD: Final = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_ESCAPED: Final = re.compile(rb'\\(["\\])')
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MEDIA: Final = re.compile(rb"content-type:\s*([^\r\n;]{1,200})", re.IGNORECASE)
 
@@ -68,7 +69,7 @@ async def listed(call: WireCall) -> Answer:
 
 @describe(response=FileForm)
 async def retrieve(call: WireCall) -> Answer:
-    return _form(await _find(call))
+    return _form(await find_file(call, call.path("id")))
 
 
 @describe(response=DeletedForm)
@@ -78,19 +79,25 @@ async def delete(call: WireCall) -> Answer:
 
 @describe(media_type="application/octet-stream")
 async def content(call: WireCall) -> Answer:
-    document = await _find(call)
-    key = call.of_user(FILES).key(document.name)
-    data = await get_blob(journal_of(call.lp), key, document.value["hash"])
+    document = await find_file(call, call.path("id"))
+    data = await content_of(call, document)
     # A page of the web must not run what somebody uploaded.
     headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
     return Response(data, headers=headers, media_type=document.value["mime_type"])
 
 
-async def _find(call: WireCall) -> Document:
-    document = await shelf.find(call.of_user(FILES), call.path("id"))
+async def find_file(call: WireCall, id: str) -> Document:
+    """A file of this user whose content is stored. Raises DocumentNotFound."""
+    document = await shelf.find(call.of_user(FILES), id)
     if document.value["hash"] is None:
         raise DocumentNotFound(FILES, document.name)
     return document
+
+
+async def content_of(call: WireCall, document: Document) -> bytes:
+    """The content of a file, as it was uploaded."""
+    key = call.of_user(FILES).key(document.name)
+    return await get_blob(journal_of(call.lp), key, document.value["hash"])
 
 
 def _form(document: Document) -> Json:
@@ -110,7 +117,8 @@ def _file(body: bytes, content_type: str) -> tuple[str, str, bytes]:
         named = {m[1].lower(): m[2] for m in _FIELD.finditer(head)}
         if blank and named.get(b"name") == b"file":
             media = _MEDIA.search(head)
-            name = named.get(b"filename", b"file").decode("utf-8", "replace")
+            name = _ESCAPED.sub(rb"\1", named.get(b"filename", b"file")).decode("utf-8", "replace")
+            name = name.replace("%22", '"')  # as clients write a quotation mark in a name
             if not 0 < len(name) <= _NAME_CHARS_MAX:
                 raise InvalidInput(f"the name of a file has 1 to {_NAME_CHARS_MAX} characters.")
             shown = media[1].strip().decode("ascii", "replace") if media else ""

@@ -123,6 +123,7 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(response=MemoryStoreForm)
 async def create_store(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(StoreCreate))
+    shelf.check_name("name", value["name"])
     shelf.check_metadata(value["metadata"])
     return _store(await shelf.create(call, call.of_user(STORES), "memstore_", value))
 
@@ -141,6 +142,8 @@ async def retrieve_store(call: WireCall) -> Answer:
 async def update_store(call: WireCall) -> Answer:
     body = msgspec.to_builtins(await call.body(StoreUpdate))
     given = {name: value for name, value in body.items() if value is not None}
+    if "name" in given:
+        shelf.check_name("name", given["name"])
 
     def changed(value: Json) -> Json:
         metadata = shelf.patched(value["metadata"], given.get("metadata"))
@@ -169,12 +172,17 @@ def _store(document: Document) -> Json:
     return shelf.shown(document, "memory_store")
 
 
-async def _open_store(call: WireCall) -> str:
-    """The store of the path, to write to. Raises DocumentNotFound, InvalidInput."""
-    store = await shelf.find(call.of_user(STORES), call.path("store_id"))
+async def open_store(call: WireCall, id: str) -> Document:
+    """A store of this user, to be used. Raises DocumentNotFound, InvalidInput."""
+    store = await shelf.find(call.of_user(STORES), id)
     if store.value.get("archived_at") is not None:
         raise InvalidInput(f"the memory store {store.name} is archived. Use another one.")
-    return store.name
+    return store
+
+
+async def _store_of(call: WireCall) -> str:
+    """The store of the path, to write to. Raises DocumentNotFound, InvalidInput."""
+    return (await open_store(call, call.path("store_id"))).name
 
 
 # --- memories -------------------------------------------------------------------------------------
@@ -234,7 +242,7 @@ def _text_name(name: str, version: int) -> str:
 
 @describe(response=MemoryForm)
 async def create(call: WireCall) -> Answer:
-    store, body = await _open_store(call), await call.body(MemoryCreate)
+    store, body = await _store_of(call), await call.body(MemoryCreate)
     text = _checked({"path": body.path, "content": body.content or ""})
     name, made_at = f"{store}/{ids.new_id('mem_')}", rfc3339(call.lp.now())
     made = await retrying(  # another memory claimed the path at the same time: it is seen next
@@ -308,7 +316,7 @@ async def retrieve(call: WireCall) -> Answer:
 @describe(response=MemoryForm)
 async def update(call: WireCall) -> Answer:
     """On the version whose content the precondition was held against."""
-    store, body, name = await _open_store(call), await call.body(MemoryUpdate), _name(call)
+    store, body, name = await _store_of(call), await call.body(MemoryUpdate), _name(call)
     for _ in range(UPDATE_TRIES_MAX):
         memory = await _find(call, name)
         memory.check_content((body.precondition or {}).get("content_sha256"))
@@ -332,7 +340,7 @@ async def update(call: WireCall) -> Answer:
 @describe(response=DeletedForm)
 async def delete(call: WireCall) -> Answer:
     """Its versions can still be read. Its path is free: nobody has it any more."""
-    await _open_store(call)
+    await _store_of(call)
     memories, name = call.of_user(MEMORIES), _name(call)
     memory = await _find(call, name)
     memory.check_content(call.text("expected_content_sha256"))

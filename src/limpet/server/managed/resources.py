@@ -74,7 +74,8 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(response=ResourceForm)
 async def add(call: WireCall) -> Answer:
-    resource = resource_of(call, await call.body(dict[str, Any]))
+    await load(call)  # a session that is not there is refused before a file that is not
+    resource = await resource_of(call, await call.body(dict[str, Any]))
     await _change(call, lambda now: [*now, resource])
     return resource
 

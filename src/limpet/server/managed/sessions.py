@@ -28,14 +28,20 @@ from limpet.server import ids
 from limpet.server.managed import shelf
 from limpet.server.managed.agents import (
     DEFAULT_ENVIRONMENT,
+    SERVICE_ACCOUNT,
     agent_form,
+    agent_named,
     checked_agent,
     find_agent,
     find_environment,
+    skill_form,
     tool_form,
 )
-from limpet.server.managed.events import draft_of
+from limpet.server.managed.events import draft_of, with_files
+from limpet.server.managed.files import find_file
 from limpet.server.managed.forms import DeletedForm, SessionPageForm, WireSessionForm
+from limpet.server.managed.memories import open_store
+from limpet.server.managed.vaults import open_vault
 from limpet.server.managed.wire import (
     Answer,
     Json,
@@ -52,6 +58,7 @@ MANAGED: Final = "managed"
 UPDATED: Final = "managed.updated"
 _INITIAL_EVENTS_MAX: Final = 50
 _RESOURCES_MAX: Final = 100
+_VAULTS_MAX: Final = 50
 _PAGES_BACK_MAX: Final = 100  # that a place in a list remembers
 _PLACE_BYTES_MAX: Final = 256 * 1_024
 _SNAPSHOT: Final = (
@@ -59,6 +66,7 @@ _SNAPSHOT: Final = (
     *("mcp_servers", "skills", "multiagent", "execution_identity"),
 )
 _OVERRIDES: Final = frozenset(("model", "system", "tools", "mcp_servers", "skills"))
+_CHANGEABLE: Final = frozenset(("tools", "mcp_servers"))  # of the agent, in a session
 
 
 class Managed(msgspec.Struct):
@@ -125,13 +133,13 @@ async def create(call: WireCall) -> Answer:
         "environment_id": body.environment_id,
         "title": body.title,
         "metadata": shelf.check_metadata(body.metadata),
-        "resources": resources_of(call, body.resources),
-        "vault_ids": list(body.vault_ids),
+        "resources": await resources_of(call, body.resources),
+        "vault_ids": await _vaults(call, body.vault_ids),
         "budget": body.budget,
     }
     labels = {"agent_id": agent["id"], "agent_version": str(agent["version"])}
     labels["environment_id"] = body.environment_id
-    events = [draft_of(each) for each in body.initial_events]
+    events = [draft_of(await with_files(call, each)) for each in body.initial_events]
     id = ids.new_id(ids.SESSION)
     async with call.lp.commit() as c:
         new = c.create(call.app, call.user, id, state={MANAGED: managed}, labels=labels)
@@ -145,36 +153,63 @@ async def create(call: WireCall) -> Answer:
 async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
     """The agent as this session has it. Raises DocumentNotFound, InvalidInput."""
     given: Mapping[str, Any] = {"id": named} if isinstance(named, str) else named
-    id, version = given.get("id"), given.get("version")
-    if not isinstance(id, str) or not (version is None or (type(version) is int and version > 0)):
-        raise InvalidInput("agent is the id of an agent, or an object with its id and version.")
+    id, version = agent_named(given)
+    if given.get("type", "agent") not in ("agent", "agent_with_overrides"):
+        raise InvalidInput("agent has the type agent or agent_with_overrides.")
     agent = agent_form(await find_agent(call, id, version))
     if agent["archived_at"] is not None:
         raise InvalidInput(f"the agent {id} is archived. Create a session with another one.")
     if given.get("type") == "agent_with_overrides":
         agent = _overridden(agent, {name: given[name] for name in _OVERRIDES & given.keys()})
-    return {name: agent.get(name) for name in _SNAPSHOT}
+    snapshot = {name: agent.get(name) for name in _SNAPSHOT}
+    return {**snapshot, "multiagent": await _roster(call, agent["multiagent"])}
+
+
+async def _roster(call: WireCall, multiagent: Json | None) -> Json | None:
+    """A coordinator with its agents as they are now, in place of their ids and versions."""
+    if multiagent is None or multiagent.get("type") != "coordinator":
+        return multiagent
+    agents: list[Json] = []
+    for each in multiagent["agents"]:
+        if each["type"] != "agent":
+            agents.append(each)
+            continue
+        agent = agent_form(await find_agent(call, each["id"], each["version"]))
+        agents.append({name: agent[name] for name in _SNAPSHOT if name != "multiagent"})
+    return {**multiagent, "agents": agents}
 
 
 def _overridden(agent: Json, given: Mapping[str, Any]) -> Json:
     """An agent with what a session has in its place. Raises InvalidInput."""
     checked = checked_agent({**agent, **given})
-    return {**checked, "tools": [tool_form(tool) for tool in checked["tools"]]}
+    tools = [tool_form(tool) for tool in checked["tools"]]
+    return {**checked, "tools": tools, "skills": [skill_form(each) for each in checked["skills"]]}
+
+
+async def _vaults(call: WireCall, ids: Sequence[str]) -> list[str]:
+    """Vaults of this user. Raises DocumentNotFound, for those of another too, and InvalidInput."""
+    if len(ids) > _VAULTS_MAX:
+        raise InvalidInput(f"vault_ids has at most {_VAULTS_MAX} ids.")
+    for id in ids:
+        await open_vault(call, id)
+    return list(ids)
 
 
 def _budget(given: Mapping[str, Any]) -> Budget:
     try:
         amount = given["max_list_cost"]
+        if isinstance(amount, Mapping) and amount.get("currency", "USD") != "USD":
+            raise ValueError
         return Budget(cost=float(amount["amount"] if isinstance(amount, Mapping) else amount))
     except (KeyError, TypeError, ValueError):
         form = '{"type": "limit", "max_list_cost": {"amount": "1.50", "currency": "USD"}}'
         raise InvalidInput(f"budget is an object as in {form}.") from None
 
 
-def resources_of(call: WireCall, given: list[dict[str, Any]]) -> list[Json]:
-    """Resources of a session, with ids. Raises InvalidInput."""
+async def resources_of(call: WireCall, given: list[dict[str, Any]]) -> list[Json]:
+    """Resources of a session, with ids. Raises DocumentNotFound, InvalidInput."""
     check_count(given)
-    return [resource_of(call, each) for each in given]
+    return [await resource_of(call, each) for each in given]
 
 
 def check_count(resources: Sequence[Any]) -> None:
@@ -182,16 +217,22 @@ def check_count(resources: Sequence[Any]) -> None:
         raise InvalidInput(f"a session has at most {_RESOURCES_MAX} resources.")
 
 
-def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
-    """One resource. A token that came with it is not kept. Raises InvalidInput."""
+async def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
+    """One resource. A token that came with it is not kept. A file or a memory store has to be of
+    this user. Raises DocumentNotFound, for that of another too, and InvalidInput."""
     needs = {"file": "file_id", "github_repository": "url", "memory_store": "memory_store_id"}
     kind = str(given.get("type"))
-    if kind not in needs or not isinstance(given.get(needs[kind]), str):
+    if kind not in needs or not isinstance(given.get(needs[kind]), str) or not given[needs[kind]]:
         known = ", ".join([f"{name} (with {field})" for name, field in needs.items()])
         raise InvalidInput(f"a resource is of the type {known}.")
     kept = {name: value for name, value in given.items() if name != "authorization_token"}
     if kind == "file":
+        await find_file(call, given["file_id"])
         kept.setdefault("mount_path", f"/mnt/session/uploads/{given['file_id']}")
+    elif kind == "memory_store":
+        store = await open_store(call, given["memory_store_id"])
+        more = {"name": store.value["name"], "description": store.value["description"]}
+        kept = {"access": "read_write", **kept, **more, "mount_path": f"/mnt/memory/{store.name}"}
     elif kind == "github_repository":
         name = given["url"].rstrip("/").rpartition("/")[2].removesuffix(".git")
         kept.setdefault("mount_path", f"/workspace/{name}")
@@ -297,16 +338,21 @@ async def retrieve(call: WireCall) -> Answer:
 async def update(call: WireCall) -> Answer:
     given = msgspec.to_builtins(await call.body(SessionUpdate))
     session = await load(call)
+    if given.get("budget", {}) is None and session.runs.budget is not None:
+        raise InvalidInput("the budget of a session can be raised, and not removed.")
     budget = given.pop("budget", None)
     agent = given.pop("agent", {})
     if agent:
         check_idle(session)
+    if agent.keys() - _CHANGEABLE:
+        raise InvalidInput("of the agent of a session, tools and mcp_servers can be changed.")
+    await _vaults(call, given.get("vault_ids", ()))
 
     def changed(state: Mapping[str, Any]) -> Json:
         managed = managed_in(state, call.app)
         managed |= {**given, "metadata": shelf.patched(managed["metadata"], given.get("metadata"))}
-        if tools := {name: agent[name] for name in ("tools", "mcp_servers") if name in agent}:
-            managed["agent"] = _overridden({"metadata": {}, **managed["agent"]}, tools)
+        if agent:
+            managed["agent"] = _overridden({"metadata": {}, **managed["agent"]}, agent)
             managed["agent"] = {name: managed["agent"].get(name) for name in _SNAPSHOT}
         if budget is not None:
             managed["budget"] = budget
@@ -426,6 +472,7 @@ def blank_managed(app: str) -> Json:
     """The managed part of a session that was not made by the wire."""
     agent: Json = {"id": "agent_none", "type": "agent", "version": 1, "name": app}
     agent |= {"description": None, "model": {"id": "none"}, "system": None, "tools": []}
-    agent |= {"mcp_servers": [], "skills": [], "multiagent": None, "execution_identity": None}
+    agent |= {"mcp_servers": [], "skills": [], "multiagent": None}
+    agent["execution_identity"] = SERVICE_ACCOUNT
     managed: Json = {"agent": agent, "environment_id": DEFAULT_ENVIRONMENT, "title": None}
     return {**managed, "metadata": {}, "resources": [], "vault_ids": [], "budget": None}

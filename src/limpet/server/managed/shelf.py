@@ -17,6 +17,7 @@ from limpet.server.managed.wire import Json, WireCall, from_token, page, rfc3339
 from limpet.session.documents import Document, Documents
 
 Show = Callable[[Document], Json]
+_NAME_CHARS_MAX: Final = 256
 _AFTER_FIRST: Final = "first"  # the token of the page that begins with the first document
 
 
@@ -116,6 +117,12 @@ def patched(metadata: Json, patch: Any) -> Json:
         return metadata
     joined = {**metadata, **patch}
     return check_metadata({name: value for name, value in joined.items() if value is not None})
+
+
+def check_name(field: str, name: str) -> None:
+    """Raise InvalidInput unless it is within the bounds of the wire."""
+    if not 0 < len(name) <= _NAME_CHARS_MAX:
+        raise InvalidInput(f"{field} is a text of 1 to {_NAME_CHARS_MAX} characters.")
 
 
 def check_metadata(metadata: Json) -> Json:

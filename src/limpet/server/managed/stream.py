@@ -1,11 +1,11 @@
 """The stream of a session's events, as server-sent events.
 
 It is subscribed before the headers leave. A logged event carries its seq as `id:`, so a client that
-comes back with `Last-Event-ID`, or `?after=`, goes on where it was, on any server of the store. An
-input that was processed is shown a second time, without an id; so are pieces of what a model is
-saying (`event_start`, `event_delta`): of a message, of the calls of tools, and that it thinks. They
-come from workers in any process, and may be lost. A reader that takes nothing for five seconds is
-cut off: it can come back.
+comes back with `Last-Event-ID`, or `?after=`, goes on where it was, on any server of the store. The
+stream of an archived session ends with its last event. An input that was processed is shown a
+second time, without an id; so are pieces of what a model is saying (`event_start`, `event_delta`):
+of a message, of the calls of tools, and that it thinks. They come from workers in any process, and
+may be lost. A reader that takes nothing for five seconds is cut off: it can come back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,28 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
+from limpet.errors import (
+    FollowerBehind,
+    InvalidQuery,
+    LimpetError,
+    SessionArchived,
+    SessionDeleted,
+    StoreClosed,
+)
 from limpet.model import Event
+from limpet.model.facts.phases import ARCHIVED
 from limpet.server import ids
 from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS, STREAM_PIECE_BYTES
 from limpet.server.managed.events import form_of
-from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
+from limpet.server.managed.wire import (
+    Answer,
+    Json,
+    WireCall,
+    endpoint,
+    error_form,
+    rfc3339,
+    whole_number,
+)
 from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.session import Session
@@ -37,6 +53,7 @@ _HEADERS: Final = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy passes each event on at once
 ]
+_READ_AT_ONCE: Final = 200
 T = TypeVar("T")
 MESSAGE: Final = "agent.message"
 THINKING: Final = "agent.thinking"
@@ -52,7 +69,7 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """Stream events from now on, or from the event that the client saw last."""
-    session: Session[Any] = await call.lp.get(call.key(), tail=0)
+    session: Session[Any] = await call.lp.get(call.key(), tail=0, archived=True)
     return await stream_of(call, session)
 
 
@@ -60,7 +77,27 @@ async def stream_of(call: WireCall, session: Session[Any]) -> WireStream:
     """The stream of a session that was loaded just now."""
     after = await place_to_go_on(call, session)
     wanted = _PREVIEWED & {*call.texts("event_deltas")}
-    return WireStream(call, session, after, previews=wanted)
+    following = session.follow(after=after, partials=bool(wanted))
+    events = until_archived(call, session, after, following)
+    return WireStream(call, session, events, previews=wanted)
+
+
+async def until_archived(
+    call: WireCall, session: Session[Any], after: int, following: AsyncGenerator[Event, None]
+) -> AsyncGenerator[Event, None]:
+    """Events as they come. Those of an archived session that are left are read, and it ends: there
+    will not be more."""
+    if session.phase != ARCHIVED:
+        with suppress(SessionArchived):
+            async with aclosing(following):
+                async for event in following:
+                    yield event
+                    after = max(after, event.seq)
+        session = await call.lp.get(session.key, tail=0, archived=True)
+    while events := await session.read(after=after, limit=_READ_AT_ONCE):
+        for event in events:
+            yield event
+        after = events[-1].seq
 
 
 async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
@@ -68,8 +105,10 @@ async def place_to_go_on(call: WireCall, session: Session[Any]) -> int:
     text = call.request.headers.get("last-event-id") or call.text("after")
     if text is None:
         return session.version
-    if text.isascii() and text.isdecimal() and len(text) <= 18:
-        return int(text)
+    if (place := whole_number(text)) is not None:
+        if place > session.version:  # the events up to there would be passed over when they come
+            raise InvalidQuery(f"after={place} is beyond the last event, {session.version}")
+        return place
     events = await session.read_ids([ids.from_wire(ids.EVENT, text)])
     if not events:
         raise InvalidQuery(f"after={text[:100]!r} is not an event of this session")
@@ -168,9 +207,14 @@ class WireStream(EventStream[Event]):
     """The events of a session in the form of the wire."""
 
     def __init__(
-        self, call: WireCall, session: Session[Any], after: int, *, previews: Set[str]
+        self,
+        call: WireCall,
+        session: Session[Any],
+        events: AsyncGenerator[Event, None],
+        *,
+        previews: Set[str],
     ) -> None:
-        super().__init__(call, session.follow(after=after, partials=bool(previews)))
+        super().__init__(call, events)
         self._session, self._previews = session, previews
         self._message: tuple[str, int] | None = None  # whose pieces come: its id and attempt
         self._begun: set[str] = set()  # the events of it whose previews were begun

@@ -26,6 +26,7 @@ CREDENTIALS: Final = "wire_credentials"
 _SECRETS: Final = frozenset(
     ("token", "access_token", "refresh_token", "client_secret", "secret_value", "secret")
 )
+_INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
 _KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
 
 
@@ -82,6 +83,7 @@ def routes(service: Service) -> list[BaseRoute]:
 @describe(response=VaultForm)
 async def create(call: WireCall) -> Answer:
     value = msgspec.to_builtins(await call.body(VaultCreate))
+    shelf.check_name("display_name", value["display_name"])
     shelf.check_metadata(value["metadata"])
     return _vault(await shelf.create(call, call.of_user(VAULTS), "vlt_", value))
 
@@ -99,6 +101,8 @@ async def retrieve(call: WireCall) -> Answer:
 @describe(response=VaultForm)
 async def update(call: WireCall) -> Answer:
     given = _given(msgspec.to_builtins(await call.body(VaultUpdate)))
+    if "display_name" in given:
+        shelf.check_name("display_name", given["display_name"])
     changed = _patch(given)
     return _vault(await shelf.change(call.of_user(VAULTS), call.path("vault_id"), changed))
 
@@ -122,14 +126,20 @@ def _vault(document: Document) -> Json:
     return shelf.shown(document, "vault")
 
 
+async def open_vault(call: WireCall, id: str) -> Document:
+    """A vault of this user, to be used. Raises DocumentNotFound, InvalidInput."""
+    vault = await shelf.find(call.of_user(VAULTS), id)
+    if vault.value.get("archived_at") is not None:
+        raise InvalidInput(f"the vault {vault.name} is archived. Use another one.")
+    return vault
+
+
 # --- credentials ----------------------------------------------------------------------------------
 
 
 @describe(response=CredentialForm)
 async def create_credential(call: WireCall) -> Answer:
-    vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
-    if vault.value.get("archived_at") is not None:
-        raise InvalidInput(f"the vault {vault.name} is archived. Use another one.")
+    vault = await open_vault(call, call.path("vault_id"))
     value = msgspec.to_builtins(await call.body(CredentialCreate))
     if value["auth"].get("type") not in _KINDS:
         raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
@@ -188,7 +198,8 @@ def _credential(document: Document) -> Json:
     vault, _, id = document.name.partition("/")
     form |= {"id": id, "vault_id": vault, "auth": _without_secrets(form["auth"])}
     if form["auth"].get("type") == "environment_variable":
-        form["auth"].setdefault("injection_location", {"type": "environment"})
+        given = form["auth"].get("injection_location") or {}
+        form["auth"]["injection_location"] = {**_INJECTED, **given}
     return form
 
 

@@ -27,6 +27,7 @@ from limpet.errors import (
     AccessDenied,
     AccessError,
     DocumentConflict,
+    DocumentNotFound,
     EntryRefused,
     HeartbeatRefused,
     InvalidCursor,
@@ -39,6 +40,7 @@ from limpet.errors import (
     RouteNotFound,
     SessionDeleted,
     SessionErased,
+    SessionNotFound,
     StoreBusy,
     TokenError,
     TokenReplayed,
@@ -51,7 +53,7 @@ from limpet.server import ids
 from limpet.server.access import NOTE, Caller, RouteNote, header_of
 from limpet.server.limits import BODY_BYTES_MAX
 from limpet.server.loggers import SERVER
-from limpet.server.openapi import STREAMED, described
+from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
 from limpet.server.service import Service
 from limpet.session.documents import Documents
@@ -71,6 +73,21 @@ PAGE_MAX: Final = 1_000
 OF_APP: Final = "*"  # the owner of what all users of an app share
 _GONE: Final = (SessionDeleted, SessionErased)
 _CONFLICTS: Final = (MemoryPathTaken, MemoryPreconditionFailed, DocumentConflict, TokenReplayed)
+# The wire's words for documents that are not there, by their collection.
+_THINGS: Final = {
+    "environments": "environment",
+    "wire_vaults": "vault",
+    "wire_credentials": "credential",
+    "wire_files": "file",
+    "wire_memory_stores": "memory store",
+    "wire_memories": "memory",
+    "memory_versions": "version of a memory",
+    "wire_work": "work",
+    "resources": "resource",
+    "threads": "thread",
+    "models": "model",
+    "skills": "skill",
+}
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
 _requests: Final = count(1)
@@ -271,7 +288,7 @@ class WireEndpoint:
     ) -> None:
         self._service, self._path, self._method, self._act = service, path, method, act
         self.__wrapped__ = act  # for the OpenAPI document
-        streams = described(act).media_type == STREAMED
+        streams = named_types(act).media_type == STREAMED
         does = operation or ("read" if method == "GET" else "write")
         setattr(self, NOTE, RouteNote(does, streams))
 
@@ -329,8 +346,19 @@ def error_form(error: LimpetError, request_id: str) -> Json:
     if isinstance(error, TokenError):
         details["audit_code"] = error.audit_code
     details["docs"] = error.page
-    said: Json = {"type": _type(error, status), "message": str(error), "details": details}
+    said: Json = {"type": _type(error, status), "message": _message(error), "details": details}
     return {"type": "error", "error": said, "request_id": request_id}
+
+
+def _message(error: LimpetError) -> str:
+    """The text of an error; one about a thing that is missing has the wire's word for the thing."""
+    if isinstance(error, DocumentNotFound) and error.collection in _THINGS:
+        missing = f"{_THINGS[error.collection]} {error.name.rpartition('/')[2]!r}"
+    elif isinstance(error, SessionNotFound) and isinstance(error.key, Key):
+        missing = f"session {ids.session_id(error.key.id)!r}"
+    else:
+        return str(error)
+    return f"there is no {missing} here. List them to see their ids."
 
 
 def _refused(error: LimpetError, request: Request, request_id: str) -> Response:

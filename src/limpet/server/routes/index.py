@@ -48,8 +48,9 @@ class RouteIndex:
     def __init__(self, router: Router) -> None:
         self._router = router
         routes = [each for each in router.routes if isinstance(each, Route) and each.methods]
+        indexed = [(_steps(route.path), IndexedRoute(route)) for route in routes]
         starts = {start for route in routes for start in _starts(route)}
-        self._routes = {start: _for_start(start, routes) for start in starts}
+        self._routes = {start: _for_start(start, indexed) for start in starts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self.find(scope)
@@ -72,29 +73,35 @@ class RouteIndex:
 
 
 def _start(method: str, path: str) -> Start:
+    return method, *_steps(path)
+
+
+def _steps(path: str) -> tuple[str, str]:
+    """The first two steps of a path."""
     steps = path.split("/", 3)
-    return method, steps[1] if len(steps) > 1 else "", steps[2] if len(steps) > 2 else ""
+    return steps[1] if len(steps) > 1 else "", steps[2] if len(steps) > 2 else ""
 
 
 def _starts(route: Route) -> Iterator[Start]:
     """The starts that a route names; none, if one of their steps is a parameter."""
-    for method in route.methods or ():
-        start = _start(method, route.path)
-        if not any([_is_open(step) for step in start]):
-            yield start
+    first, second = _steps(route.path)
+    if not (_is_open(first) or _is_open(second)):
+        for method in route.methods or ():
+            yield method, first, second
 
 
-def _for_start(start: Start, routes: list[Route]) -> list[IndexedRoute]:
-    """The routes that a request which begins so may be for."""
-    return [IndexedRoute(route) for route in routes if _admits(route, start)]
-
-
-def _admits(route: Route, start: Start) -> bool:
-    method, *steps = start
-    _, *own = _start(method, route.path)
-    pairs = zip(steps, own, strict=True)
-    admitted = all([_is_open(mine) or mine == step for step, mine in pairs])
-    return admitted and method in (route.methods or ())
+def _for_start(
+    start: Start, routes: list[tuple[tuple[str, str], IndexedRoute]]
+) -> list[IndexedRoute]:
+    """The routes, each with its first two steps, that a request which begins so may be for."""
+    method, first, second = start
+    return [
+        each
+        for (own, following), each in routes
+        if (own == first or _is_open(own))
+        and (following == second or _is_open(following))
+        and method in (each.route.methods or ())
+    ]
 
 
 def _is_open(step: str) -> bool:

@@ -107,7 +107,7 @@ class Readiness:
 
     async def reasons(self) -> tuple[str, ...]:
         """Empty if it should."""
-        if self._service.stopping.is_set():
+        if self._service.leaving:
             return ("the server is stopping",)
         async with self._lock:
             if time.monotonic() - self._at > READY_KEPT_SECONDS:

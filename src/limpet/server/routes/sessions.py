@@ -34,7 +34,7 @@ from limpet.server.forms import (
     TokenForm,
 )
 from limpet.server.managed.sessions import load
-from limpet.server.managed.stream import EventStream, place_to_go_on
+from limpet.server.managed.stream import EventStream, place_to_go_on, until_archived
 from limpet.server.managed.wire import (
     Answer,
     Json,
@@ -60,7 +60,6 @@ from limpet.session.json_forms import (
     time_form,
 )
 from limpet.session.runs.recorded_run import run_of
-from limpet.session.session import Session
 from limpet.session.tokens import Tokens
 
 SEARCHED_MAX: Final = 5_000  # events that one request looks at
@@ -361,10 +360,11 @@ async def label(call: WireCall) -> Answer:
 @describe(media_type=STREAMED)
 async def stream(call: WireCall) -> Answer:
     """The log as it grows, each event as it is; with ?partials=true also what is not recorded."""
-    session: Session[Any] = await call.lp.get(call.key(), tail=0)
+    session = await load(call)
     after = await place_to_go_on(call, session)
     partials = call.flag("partials")
-    events = follow_quietly(call.service.pulse, call.lp, session, after, partials=partials)
+    following = follow_quietly(call.service.pulse, call.lp, session, after, partials=partials)
+    events = until_archived(call, session, after, following)
     return LogStream(call, events, brief=call.flag("brief"))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -101,8 +102,9 @@ class StaticFile(NamedTuple):
     tag: str
 
 
+@cache
 def _read() -> dict[str, StaticFile]:
-    """Every file by its name."""
+    """Every file by its name, read and compressed once for all servers of a process."""
     static: dict[str, StaticFile] = {}
     for each in (files("limpet") / "studio" / "static").iterdir():
         kind = _TYPES.get(each.name.rpartition(".")[2])

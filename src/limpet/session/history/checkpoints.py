@@ -83,6 +83,7 @@ _TRIGGER_CHARS_MAX = 256
 FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
 SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
 PERIODIC: Final = "periodic"
+_RULES: Final = frozenset(("$$checkpointing", "$$retention", "$$switches"))  # their documents
 _PLAIN: Final = CheckpointPolicy()
 _Asker: TypeAlias = tuple[str, asyncio.AbstractEventLoop]  # an app, and the loop of who asks
 
@@ -343,6 +344,8 @@ class StoreCheckpoints(CommitHooks):
         if self._is_served:
             return False
         for commit in commits:
+            if commit.key.app in _RULES:
+                return True
             of = self._rules.get(commit.key.app)
             if of is None or of.any or of.until_us < self._journal.now_us():
                 adopts = bool(commit.drafts) and commit.drafts[0].origin is not None
@@ -362,9 +365,12 @@ class StoreCheckpoints(CommitHooks):
                 await self.checkpoint(commit.key, CheckpointRequest(wanted[0], wanted[1] or None))
 
     async def after(self, answers: Sequence[Committed]) -> None:
-        """Make the checkpoints that are due after what was recorded. Raises nothing of ours."""
+        """Make the checkpoints that are due after what was recorded, and follow the rules that it
+        changed: a client of a server writes them through it. Raises nothing of ours."""
         for answer in answers:
             key = answer.head.key
+            if key.app in _RULES:
+                self.forget(key.id)
             try:
                 rules = await self._current(key.app)
                 if rules.policy is not None and len(answer.events) > answer.repeated:

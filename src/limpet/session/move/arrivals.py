@@ -43,6 +43,7 @@ from limpet.model.facts.moves import (
     departure,
     last_epoch,
     leads_to,
+    reclaimed_in,
     short_digest,
     stage_prefix,
 )
@@ -261,9 +262,13 @@ class Arrivals(Adopter):
             await self._refuse_ended(key)
             await self._reuse_stage(arrival)
             return await self._expect(arrival)
-        away = departure(head.facts)
+        away, back = departure(head.facts), reclaimed_in(head.facts)
+        if head.uid == arrival.uid and back is not None:
+            detail = f"{self.node} has reclaimed {key} from {back[0]}, in epoch {back[1]}"
+            raise ArrivalRefused("exists", f"{detail}: what comes is a copy from before")
         if head.uid != arrival.uid or (away is None and last_epoch(head.facts) != arrival.epoch):
-            raise ArrivalRefused("exists", f"{self.node} has another session under {key}")
+            which = f"{key} itself" if head.uid == arrival.uid else f"another session under {key}"
+            raise ArrivalRefused("exists", f"{self.node} has {which}")
         if away is None or away["epoch"] == arrival.epoch:
             return None  # it has arrived, or is about to
         if away["epoch"] > arrival.epoch:

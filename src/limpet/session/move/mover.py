@@ -38,8 +38,7 @@ from limpet.errors import (
     StoreError,
     StoreFull,
 )
-from limpet.model import EMPTY, Base, Commit, Fact, Head, Key, Lease, checkpoints_of
-from limpet.model.facts.documents import VALUE
+from limpet.model import Base, Commit, Fact, Head, Key, Lease, checkpoints_of
 from limpet.model.facts.moves import (
     EXPECTED,
     FAMILY_MAX,
@@ -58,9 +57,9 @@ from limpet.model.facts.relations import key_in
 from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED, spawned_in
 from limpet.model.facts.shares import SHARED, UNSHARED, shares_in, unshared
-from limpet.model.keys import ARRIVALS, DEPARTURES
+from limpet.model.keys import ARRIVALS
 from limpet.model.limits import PAGE_MAX
-from limpet.session.documents import Internal, Put, commit_puts
+from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal, Tries
 from limpet.session.move.adopter import (
     PIECE_EVENTS,
@@ -92,11 +91,18 @@ from limpet.session.move.attachments import (
     records_beside,
 )
 from limpet.session.move.bundle import zstd_module
+from limpet.session.move.departures import (
+    Departure,
+    departures,
+    open_departures,
+    settle_departure,
+)
+from limpet.session.move.reclaim import reclaims, was_reclaimed
 from limpet.session.move.routes import MOVER, gone_or_moved, keep_route, route_key
 from limpet.session.move.transfer import missing
 from limpet.session.runs.delegation import head_of
 from limpet.store.leases import Leases
-from limpet.store.pages import each_head, head_pages
+from limpet.store.pages import each_head
 from limpet.store.protocol import (
     ChainedEvent,
     Check,
@@ -547,7 +553,7 @@ class Mover:
                     "to": to,
                     "owner": [each.key.app, each.key.user],
                 }
-                puts.append(Put(_departures(journal, each.key), each.key.id, value, actor=MOVER))
+                puts.append(Put(departures(journal, each.key), each.key.id, value, actor=MOVER))
             ordered = sorted(commits.values(), key=lambda commit: commit.key not in keys)
             self._departed_at, self._departing = time.perf_counter(), True
             try:
@@ -615,7 +621,16 @@ class Mover:
             with self._meter.term("verify"):
                 if there != Newest(each.head.version, each.head.link):
                     raise SessionConflict(each.key, "log", each.head.version, there.seq)
+            await self._check_away(each)
         return [each.arrival(self._node) for each in members]
+
+    async def _check_away(self, member: _Member) -> None:
+        """Raise ArrivalRefused if the session has been taken back here while its target was out of
+        reach: it must not arrive as well."""
+        head = await head_of(self._journal, member.key)
+        if head is not None and last_epoch(head.facts) > member.epoch:
+            detail = f"{member.key} has gone on here, in epoch {last_epoch(head.facts)}"
+            raise ArrivalRefused("refused", detail)
 
     async def _stage(self, member: _Member) -> None:
         """Send what the target does not have of the session, up to its newest event; of one that
@@ -777,52 +792,7 @@ class Mover:
         return head
 
 
-# --- departures that nobody has settled ----------------------------------------------------------
-
-
-class Departure(msgspec.Struct, frozen=True):
-    """A session that has departed, and that nobody knows to have arrived or returned."""
-
-    key: Key
-    uid: str
-    epoch: int
-    to: str
-
-
-class _DepartureForm(msgspec.Struct, frozen=True):
-    owner: tuple[str, str]
-    uid: str
-    epoch: int
-    to: str
-
-
-def _departures(journal: Journal, key: Key) -> Internal:
-    return Internal(journal, DEPARTURES.removeprefix("$$"), owner=(key.app, key.user))
-
-
-async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> None:
-    """Mark this departure as finished. One that another mover has begun since stays open."""
-    documents = _departures(journal, key)
-    log = await head_of(journal, documents.key(key.id))
-    document = None if log is None else await documents.find(key.id)
-    form = None if document is None else documents.decoded(document, _DepartureForm)
-    if log is not None and form is not None and (form.uid, form.epoch) == (uid, epoch):
-        at = Standing(log.uid, log.version)
-        await journal.store.delete(documents.key(key.id), ending="moved", at=at)
-
-
-async def open_departures(journal: Journal) -> list[Departure]:
-    """Return the departures that nobody has settled."""
-    query = Query(app=DEPARTURES, order="key", reverse=False)
-    departures: list[Departure] = []
-    async for page in head_pages(journal.store, query, states=True):
-        for head in page.items:
-            value = page.states.get(head.key, EMPTY).get(VALUE)
-            with suppress(msgspec.ValidationError, LimpetError):
-                form = msgspec.convert(value, _DepartureForm)
-                key = Key(*form.owner, head.key.id)
-                departures.append(Departure(key, form.uid, form.epoch, form.to))
-    return departures
+# --- moves that were interrupted -----------------------------------------------------------------
 
 
 async def finish_moves(services: Services) -> tuple[int, list[tuple[Key, Exception]]]:
@@ -887,9 +857,12 @@ async def finish_arrival(services: Services, head: Head) -> bool:
     """Let a session arrive whose whole log is here, with those that left in one commit with it:
     all of them took their keys together. False if the epoch was refused.
 
-    This store arrives under the name that it was moved to by."""
-    away = departure(head.facts)
+    This store arrives under the name that it was moved to by. A source that it can ask may have
+    reclaimed the session meanwhile: then its epoch is refused.
+    """
+    away, nodes = departure(head.facts), services.nodes
     assert away is not None
+    assert nodes is not None
     family: list[Arrival] = []
     for key in family_in(away) or (head.key,):
         each = await head_of(services.journal, key)
@@ -900,6 +873,10 @@ async def finish_arrival(services: Services, head: Head) -> bool:
             at = (own["epoch"], own["from"], each.version, each.link)
             family.append(Arrival(each.key, each.uid, *at))
     arrivals = Arrivals(services, away["to"])
+    if family and await was_reclaimed(nodes, head):
+        decision = await arrivals.refuse(family, "its source has reclaimed the session")
+        if decision == "refused":
+            return False
     if not family or await arrivals.publish(family) == "arrived":
         await arrivals.clear(family)
         return True
@@ -942,7 +919,7 @@ async def remove_departed(services: Services, key: Key) -> bool:
     head = await head_of(journal, key)
     if head is None or departure(head.facts) is None or await _is_arriving(services, head):
         return False
-    if await head_of(journal, _departures(journal, key).key(key.id)) is not None:
+    if await head_of(journal, departures(journal, key).key(key.id)) is not None:
         return False
     await keep_route(services, head)
     ends = [Exchange(key, Standing(head.uid, head.version))]
@@ -959,7 +936,8 @@ async def erase_moves(services: Services, key: Key) -> None:
     """Erase what moves of an erased session have left: stages, its route, its departure."""
     journal = services.journal
     stages = [head.key async for head, _, _ in Arrivals(services, "").staged(key)]
-    for each in (*stages, route_key(services, key), _departures(journal, key).key(key.id)):
+    beside = (departures(journal, key).key(key.id), reclaims(journal, key).key(key.id))
+    for each in (*stages, route_key(services, key), *beside):
         if each.app == ARRIVALS or await head_of(journal, each) is not None:
             await journal.store.erase(each)
 
@@ -972,7 +950,10 @@ async def move_checks(services: Services) -> tuple[Check, ...]:
     if left := await open_departures(services.journal):
         first = left[0]
         text = f"{plural(len(left), 'departure')} not settled, the first {first.key} to {first.to}"
-        advice = f"Open the store with nodes={{{first.to!r}: URL}} and sweep, or move it again."
+        advice = (
+            f"Open the store with nodes={{{first.to!r}: URL}} and sweep, or move it again. If "
+            f"{first.to} is lost for good, take the session back with limpet reclaim."
+        )
         checks.append(Check("moves", text, "warning", advice))
     if half := await arriving(services):
         text = f"{plural(len(half), 'session')} arriving, the first {half[0].key}"

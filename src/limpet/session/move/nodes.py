@@ -40,6 +40,11 @@ class Nodes:
     def knows(self, node: str) -> bool:
         return node in self._places
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of the nodes that it knows."""
+        return tuple(self._places)
+
     async def limpet(self, node: str) -> Any:
         """Return the open Limpet of a node; None if nobody said where it is."""
         place = self._places.get(node)

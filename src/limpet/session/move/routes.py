@@ -83,6 +83,13 @@ async def refuse_moved(services: Services, key: Key) -> None:
             raise SessionMoved(key, route.node, route.epoch)
 
 
+async def refuse_departed(services: Services, key: Key) -> None:
+    """Raise SessionMoved if the session that has a key here has departed."""
+    head = await head_of(services.journal, key)
+    if head is not None:
+        head.check_here()
+
+
 @asynccontextmanager
 async def gone_or_moved(services: Services) -> AsyncIterator[None]:
     """Raise SessionMoved, instead of SessionDeleted, for a session that is at another node."""

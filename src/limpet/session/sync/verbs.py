@@ -611,6 +611,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     move = blocking(Limpet.move)
     prestage = blocking(Limpet.prestage)
     drain = blocking(Limpet.drain)
+    reclaim = blocking(Limpet.reclaim)
     home = blocking(Limpet.home)
     delete = blocking(Limpet.delete)
     erase = blocking(Limpet.erase)

@@ -23,7 +23,7 @@ from limpet.store.postgres.server.settings import Connection, where
 from limpet.store.postgres.sql import SCRIPTS, SQL
 
 SCHEMA: Final = 2
-FUNCTIONS: Final = 3  # raised with every release that changes functions.sql
+FUNCTIONS: Final = 4  # raised with every release that changes functions.sql
 TIMELINE: Final = {"timeline"}  # the least that can be out of date
 
 

@@ -204,11 +204,15 @@ BEGIN
 
     -- Repeats, now that nobody else can add to these sessions.
     IF true = ANY (e_given) THEN
+        -- OFFSET 0 keeps this a look into the index for each id: joined freely, a plan made while the
+        -- table was small compares every event with every id, and is kept when the table is not.
         FOR r IN SELECT DISTINCT e_job[e.i] AS job FROM generate_subscripts(e_job, 1) AS e (i)
-                 JOIN limpet.events x ON x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]]
+                 CROSS JOIN LATERAL (SELECT FROM limpet.events x
+                                     WHERE x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]] OFFSET 0) x
                  WHERE e_given[e.i]
                  UNION SELECT e_job[e.i] FROM generate_subscripts(e_job, 1) AS e (i)
-                 JOIN limpet.segment_ids m ON m.sid = sids[e_head[e.i]] AND m.mark = limpet.mark(e_id[e.i])
+                 CROSS JOIN LATERAL (SELECT FROM limpet.segment_ids m
+                                     WHERE m.sid = sids[e_head[e.i]] AND m.mark = limpet.mark(e_id[e.i]) OFFSET 0) m
                  WHERE e_given[e.i]
         LOOP
             refused[r.job] := 'repeat';
