@@ -177,8 +177,9 @@ async def test_a_phase_comes_in_the_order_of_arrival_with_every_filter() -> None
     """As lp.list and lp.each show it; a phase that there is not is refused."""
     async with limpet.open("memory://") as lp:
         await grow(lp, FEW)
+        ended = [head.key.id async for head in lp.each(status="terminated", reverse=False)]
         ids = [head.key.id async for head in lp.each(phase="completed", reverse=False)]
-        assert ids == [f"s{n:05}" for n in range(3, FEW, 40)]
+        assert ids == ended == [f"s{n:05}" for n in range(3, FEW, 40)]
         page = await lp.list(app="shop", phase="active", limit=limits.PAGE_MAX)
         assert {head.phase for head in page.items} == {"active"}
         with pytest.raises(limpet.errors.InvalidQuery, match="suspended"):

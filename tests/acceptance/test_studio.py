@@ -157,6 +157,10 @@ def test_the_script_of_the_page_stays_small() -> None:
     for each in modules:
         imports = re.findall(r'^import .* from "(.*)";$', each.read_text(), re.MULTILINE)
         assert {path.removeprefix("./") for path in imports} <= named, each.name
+        assert "innerHTML" not in each.read_text(), each.name
+    for each in static.iterdir():
+        found = set(re.findall(r"https?://[^\s\"'<>)]+", each.read_text()))
+        assert found <= {"http://www.w3.org/2000/svg"}, each.name
     page = (static / "index.html").read_text()
     assert set(re.findall(r'(?:src|href)="([^#][^"]*)"', page)) <= {
         f"studio/{each.name}" for each in static.iterdir()

@@ -998,6 +998,8 @@ class Limpet:
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         phase: Phase | None = None,
+        status: Status | None = None,
+        ready: Readiness | None = None,
         deleted: bool = False,
     ) -> AsyncGenerator[Head, None]:
         """Yield every head that `list` returns, page after page: `async for head in
@@ -1020,6 +1022,8 @@ class Limpet:
                 updated_after=updated_after,
                 schema_version=schema_version,
                 phase=phase,
+                status=status,
+                ready=ready,
                 deleted=deleted,
                 limit=_EACH_PAGE,
                 cursor=cursor,

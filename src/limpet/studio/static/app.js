@@ -41,7 +41,7 @@ async function route() {
 		else made = name === "inbox" ? inbox(app) : fleet(app, query);
 	} catch (error) {
 		if (error.status === 404 || error instanceof URIError) error.message = SAY.missing;
-		made = { title: "Error", root: h("div.page", h("h1", "Session"), failure(error, route)) };
+		made = { title: "Error", root: h("div.page", h("h1", "Session"), failure(error, route), template("lost")) };
 	}
 	if (number !== route.number) return made.close?.();
 	page = made;

@@ -140,8 +140,8 @@ export function logRow(event, log) {
 			const more = Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
 			body.append(data === null ? warning(event.damage ?? "it cannot be read") : tree(data), ops.length ? json("changes of the state", ops) : "", json("more", more));
 		},
-	}, h("summary", at(event), h(`span.type.of-${event.type.split(".")[0]}`, event.type), h("span.what", Object.keys(event.data ?? {}).length ? brief(event.data, 160) : event.ops?.map(opText).join(", ")), h("span.by", event.actor)), body);
-	return h("div.entry", details);
+	}, h("summary", h(`span.type.of-${event.type.split(".")[0]}`, event.type), h("span.what", Object.keys(event.data ?? {}).length ? brief(event.data, 160) : event.ops?.map(opText).join(", ")), h("span.by", event.actor)), body);
+	return h("div.entry", at(event), details);
 }
 
 export const partialRow = () => template("partial").firstChild;

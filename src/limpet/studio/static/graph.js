@@ -48,7 +48,7 @@ export function graph(remote, go) {
 		const shown = h("div.node-state", { "aria-live": "polite" });
 		const pick = (node) => {
 			const visits = path.filter((it) => it.node === node);
-			clear(shown, h("h3", node, " ", node === current && state("running")), visits.length ? visits.map((it, at) => [link(`visit ${at + 1}, event ${it.seq}`, () => go(it.seq)), tree(it.state)]) : quiet("It did not run."));
+			clear(shown, h("h2", node, " ", node === current && state("running")), visits.length ? visits.map((it, at) => [link(`visit ${at + 1}, event ${it.seq}`, () => go(it.seq)), tree(it.state)]) : quiet("It did not run."));
 		};
 		const choose = (node) => pick((picked = node));
 		const box = (node, at) => s(`g.node${path.some((it) => it.node === node) ? ".ran" : ""}${node === current ? ".current" : ""}`,
@@ -57,7 +57,7 @@ export function graph(remote, go) {
 		const lines = edges.map(([a, b, may]) => [a, b ?? "END", (may ? ".may" : "") + (taken.has(`${a}>${b ?? "END"}`) ? ".taken" : "")]);
 		lines.sort((one, other) => one[2].length - other[2].length); // the way that was taken lies above
 		pick(picked ?? current ?? path.at(-1).node);
-		return [h("h3", name), s("svg.drawing", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `Graph ${visible(name)}` },
+		return [h("h2", name), s("svg.drawing", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `Graph ${visible(name)}` },
 			lines.map(([a, b, kind]) => places[a] && arrow(places[a], places[b], kind)),
 			Object.entries(places).map(([node, at]) => box(node, at))), quiet(`Path: ${path.map((it) => it.node).join(" → ")}`), shown];
 	});

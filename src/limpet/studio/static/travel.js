@@ -97,7 +97,7 @@ export function timeTravel(remote, version, moved) {
 		await into(blamed, async () => {
 			const page = await remote.get("/blame", { path: name });
 			const past = page.data.filter((it) => it.event.seq <= moment);
-			return [h("h3", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((it) =>
+			return [h("h2", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((it) =>
 				h("li", link(`#${it.event.seq}`, () => to(it.event.seq)), " ", h("b", it.actor), " ", ago(it.event.at), " ",
 					h("code", opText(it.op))))) : quiet(SAY.nobody)];
 		});

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import pytest
 
 from limpet.errors import InvalidQuery
-from limpet.model import Head, Key, Prepared, limits
+from limpet.model import FrozenDict, Head, Key, Prepared, limits
 from limpet.model.facts.phases import transition
 from limpet.model.facts.running.requests import RequestKind, asked
-from limpet.model.facts.running.runs import STATUSES, failed, status_idle
+from limpet.model.facts.running.runs import DEAD, STATUSES, failed, status_idle
 from limpet.model.lease import READINESS, readiness, status_at
 from limpet.store.leases import LeaseStore
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
@@ -191,6 +191,8 @@ class OverviewLaws:
             *[Query(ready=each) for each in READINESS],
             *[Query(ready=each, app="shop", user="ada") for each in READINESS],
             Query(status="idle", ready="blocked", app="shop"),
+            Query(app="shop", labels=FrozenDict({DEAD: "yes"}), ready="dead"),
+            Query(app="shop", labels=FrozenDict({DEAD: "yes"}), ready="due"),
             Query(ready="due", created_after_us=heads[-1].created_us),
         ):
             expected = [
@@ -198,6 +200,7 @@ class OverviewLaws:
                 for head in (heads if query.reverse else heads[::-1])
                 if query.app in (None, head.key.app)
                 and query.user in (None, head.key.user)
+                and query.labels.items() <= head.indexed_labels.items()
                 and query.status in (None, status_at(head, now))
                 and query.ready in (None, readiness(head, now))
                 and head.created_us > (query.created_after_us or 0)
