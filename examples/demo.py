@@ -53,8 +53,8 @@ def main() -> int:
     seconds = time.monotonic() - began
     console.print(f"\n[bold]{len(checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
     console.print("\nLook at these sessions in a browser:")
-    console.print("  make studio                           in this clone; or")
-    console.print(f"  limpet studio {FOLDER}/office.db    with limpet\\[cli,server] installed")
+    console.print("  make studio                          in this clone; or")
+    console.print(f"  limpet studio {FOLDER}/office.db   with limpet\\[cli,server] installed")
     console.print("Next: docs/tutorial.md, and docs/agent.md for an agent of your own.")
     return 0
 
@@ -138,7 +138,7 @@ async def verify(lp: limpet.Limpet, folder: Path) -> None:
     async with limpet.open(f"sqlite:///{copy}") as forged:
         report = await forged.maintenance.verify()
     copy.unlink()
-    claim(not report.ok, "a backup in which somebody changed one word is found out:")
+    claim(not report.ok, "a copy in which one word was changed is detected:")
     finding = report.findings[0]
     console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
 

@@ -1318,13 +1318,14 @@ class SealUnavailable(StoreError, code="store.seal", retryable=True):
     owners: Sequence[str]
     reason: str
     doing: Literal["provide", "destroy"] = "provide"
+    advice: str = "Make the key service reachable, then try again"
 
     def _describe(self) -> str:
         more = f" and {len(self.owners) - 1} more" if len(self.owners) > 1 else ""
         done = "read or written" if self.doing == "provide" else "erased"
         return (
             f"the seal could not {self.doing} the keys of {self.owners[0]}{more} ({self.reason}), "
-            f"so nothing was {done}. Make the key service reachable, then try again."
+            f"so nothing was {done}. {self.advice}."
         )
 
 

@@ -43,6 +43,27 @@ def test_commands_read_and_write_with_keys(here: Path) -> None:
     assert "nothing is wrong" in told(here, "verify", "s.db")
 
 
+def test_a_sealed_store_that_is_verified_without_keys_is_not_called_damaged(here: Path) -> None:
+    """It asks for the keys; advice to restore a backup is for damage."""
+    said = told(here, "verify", "s.db", keys=None, code=1)
+    assert "Sealed bodies were not read, and nothing else is wrong" in said
+    assert "pass --keys" in said
+    assert "restore" not in said
+
+
+def test_a_copy_without_its_ring_says_how_to_name_it(here: Path) -> None:
+    """Rather than to wait for a key service; and a store without keys is not told to wait, too."""
+    told(here, "backup", "s.db", "copy.db")
+    alone = told(here, "log", "copy.db", "support/ada/c1", code=4)
+    assert "is missing" in alone
+    assert "name where it is (--keyring)." in " ".join(alone.split())
+    ring = ("--keyring", f"sqlite:///{here}/s.db-keys")
+    assert "xq7canary" in told(here, "log", "copy.db", "support/ada/c1", *ring)
+    unlocked = told(here, "send", "s.db", "support/ada/c1", "x", keys=None, code=4)
+    assert "Pass --keys (or LIMPET_KEYS) to write." in " ".join(unlocked.split())
+    assert "key service" not in alone + unlocked
+
+
 def test_keys_are_rotated(here: Path) -> None:
     """A new master at the end of the file, then the ring; the old one can go."""
     old = (here / "masters").read_text()

@@ -190,6 +190,15 @@ def test_help_fits_a_screen(tmp_path: Path, command: str) -> None:
         assert shown.replace("\r\n", "\n") == text
 
 
+def test_help_is_for_people(tmp_path: Path) -> None:
+    """Values have names, not types of Python; no Markdown; one begins with a session."""
+    group: Any = typer.main.get_command(app)
+    for name in group.commands:
+        text = run(tmp_path, name, "--help").stdout
+        assert re.findall(r"`|<(?:str|int|float)>", text) == [], name
+    assert "Act:\n  create " in run(tmp_path, "--help").stdout
+
+
 def test_every_command_and_option_is_described() -> None:
     """Each option says in --help what it does, and stands on the page with its command."""
     group: Any = typer.main.get_command(app)

@@ -74,7 +74,7 @@ class Desk:
     def asked(self, path: str, body: object = None) -> Any:
         """The answer to a request by the colleague; with a body it is a POST."""
         data = None if body is None else json.dumps(body).encode()
-        key = {"Authorization": f"Bearer {self.variables['BOSS_KEY']}"}
+        key = {"Authorization": f"Bearer {self.variables['LIMPET_TOKEN']}"}
         request = urllib.request.Request(self.url + path, data, key)
         return urllib.request.urlopen(request, timeout=60)
 
@@ -107,11 +107,11 @@ def test_a_reader_builds_a_support_desk_from_the_page_alone(tmp_path: Path) -> N
     """Two tools behind HTTP, an approval that survives kill -9 of the server, and a dashboard."""
     desk = Desk(tmp_path)
     port = ("--port", desk.url.rpartition(":")[2])
-    for name, role in (("DESK_KEY", "agent"), ("BOSS_KEY", "admin")):
-        create = f"limpet access create desk.db --app support --role {role}"
-        assert f"export {name}=$({create})" in TEXT
-        desk.variables[name] = desk.typed(create).strip()
-    desk.variables["LIMPET_TOKEN"] = desk.variables["BOSS_KEY"]
+    keys = (("DESK_KEY", "agent", "desk.key"), ("LIMPET_TOKEN", "admin", "boss.key"))
+    for name, role, file in keys:
+        desk.typed(f"limpet access create desk.db --app support --role {role} > {file}")
+        assert f"export {name}=$(cat {file})" in TEXT  # each terminal reads its own
+        desk.variables[name] = desk.typed(f"cat {file}").strip()
     with desk.started(SERVE, *port) as server:
         assert lines(server, 1) == f"serving at {desk.url}\n"
         with desk.started('python chat.py ada "Order 7 arrived broken."') as chat:

@@ -90,11 +90,6 @@ def model(request):
 
 agent = limpet.Agent(model, [refund, charge])
 """
-BETTER = """
-import limpet
-
-agent = limpet.Agent(lambda request: limpet.Reply("Your order is on its way."))
-"""
 READ_BACK = """
 import asyncio
 
@@ -280,8 +275,18 @@ def test_an_operator_finds_settles_and_continues_stuck_sessions(tmp_path: Path) 
     assert ", 1 dead, 1 suspended." in shown
     tried = run(tmp_path, "trace", "support.db", "support/ada/dead").stdout
     assert 'raise RuntimeError("the model is down")' in tried
+    assert tried.startswith("wake  +0.0 ms")  # not "wake wake"
+    died = run(tmp_path, "trace", "support.db", "support/ada/effect").stdout
+    assert "woken by the death of its worker" in died
+    never = run(tmp_path, "trace", "support.db", "support/ada/lease")
+    assert "limpet status says what it waits for" in never.stderr
+    none = run(tmp_path, "children", "support.db", "support/ada/effect").stdout
+    assert "no session was delegated from it" in none
     reader.types("limpet confirm support.db support/ada/approval --allow")
-    reader.types("""limpet resolve support.db support/ada/effect --happened '"charged 7"' --yes""")
+    settled = reader.types(
+        """limpet resolve support.db support/ada/effect --happened '"charged 7"' --yes"""
+    )
+    assert settled.startswith("decided: record the result of the effect 'charge'")
     reader.types("limpet requeue support.db support/ada/dead")
     reader.types("limpet resume support.db support/ada/suspended")
     _, status = answer(tmp_path, "status", "support.db")
@@ -330,13 +335,14 @@ def test_an_analyst_reports_replays_and_exports(
     page = "docs/analytics.md"
     reader = Reader(page, tmp_path)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "better.py").write_text(BETTER)
+    (tmp_path / "better.py").write_text(titled(page, "better.py"))
     program = "\n".join([block.text for block in blocks(page) if block.language == "python"])
     ran = python("-c", program, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     report = reader.types("limpet report desk.db --analytics analytics.db")
     odd = r"Cost was 90 where 0.01 was expected, .* support/mallory/[\w-]+"
     assert re.search(odd, " ".join(report.split()))
+    assert re.search(r"Tokens were 0 where \d+ were expected", " ".join(report.split()))
     assert "Error rate of search is 1" in report
     assert not re.search(r"\de-\d\d\b", report)
     reader.types("limpet report desk.db --analytics analytics.db --html report.html")

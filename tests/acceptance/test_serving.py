@@ -353,7 +353,7 @@ async def test_without_a_server_it_fails_in_time(monkeypatch: pytest.MonkeyPatch
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    with pytest.raises(StoreFailed) as failed:
+    with pytest.raises(StoreFailed, match="check that limpet serve runs there") as failed:
         await limpet.open(gone)
     assert failed.value.retryable
     async with limpet.open("memory://") as lp:

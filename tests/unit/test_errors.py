@@ -131,7 +131,7 @@ ARGUMENTS: dict[str, Any] = {
     ),
     "during": "flush",
     "places": ("plan.steps[0]", "owner"),
-    "findings": ("shop/ada/1 event 2 has a body that rotted", "label is not listed"),
+    "findings": ("shop/ada/1 event 2 has a damaged body", "label is not listed"),
     "found": 2,
     "known": 1,
     "file_system": "nfs",

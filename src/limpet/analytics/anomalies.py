@@ -241,8 +241,10 @@ def _alerts(folds: Sequence[SessionFold], name: str, outliers: Sequence[Outlier]
         worst = order[0]
         expected = _shown(name, float(worst.middle))
         value = _shown(name, _value(folds[worst.place], name))
+        words = _words(name)
+        were = "were" if words.endswith("s") else "was"
         why = (
-            f"{_words(name)} was {value:,.3g} where {expected:,.3g} was expected, "
+            f"{words} {were} {value:,.3g} where {expected:,.3g} {were} expected, "
             f"{abs(worst.far):.1f} deviations {'above' if side > 0 else 'below'}"
         )
         alerts.append(_alert(folds, name, value, expected, worst.far, order, why))
@@ -270,8 +272,8 @@ def _joint_alerts(
     worst = order[0]
     apart = np.abs(values[worst.place] - worst.middle) / np.sqrt(np.diag(worst.spread))
     why = (
-        f"the metrics together were {worst.far:.1f} away where {worst.bound:.1f} is allowed, "
-        f"most of all {_words(metrics[int(np.argmax(apart))])}"
+        f"all metrics together were {worst.far:.1f} deviations off where {worst.bound:.1f} are "
+        f"allowed, mostly because of {_words(metrics[int(np.argmax(apart))])}"
     )
     return [_alert(folds, ALL_METRICS, worst.far, worst.bound, worst.far, order, why)]
 

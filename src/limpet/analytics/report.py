@@ -181,7 +181,7 @@ def drift_rows(comparison: Comparison) -> list[list[str]]:
     """Return the rows of DRIFT_COLUMNS for what can be compared of two versions."""
     return [
         [
-            f"{each.metric} ●" if each.differs else each.metric,
+            each.metric.replace("_", " ") + (" ●" if each.differs else ""),
             f"{each.a:.3g}",
             f"{each.b:.3g}",
             f"{each.difference:+.3g}",

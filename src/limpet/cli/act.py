@@ -365,7 +365,7 @@ async def resolve(
         id, happened=result, run_again=run_again, give_up=give_up, note=note, actor=actor
     )
     done = _answer_result(key, event)
-    return CommandResult(done.form, [TextLine(f"to do: {deed}.", "ok"), *done.parts])
+    return CommandResult(done.form, [TextLine(f"decided: {deed}.", "ok"), *done.parts])
 
 
 @command(ACT)

@@ -64,6 +64,10 @@ _FINDINGS: Final = (
     "verifies (limpet restore FILE STORE --replace); or, to keep newer events of the other "
     "sessions, open that backup and copy the state of the damaged sessions from it."
 )
+_SEALED: Final = (
+    "Sealed bodies were not read, and nothing else is wrong. What to do: pass --keys (or "
+    "LIMPET_KEYS), which opens them."
+)
 Certificate = Annotated[
     str | None,
     typer.Option(
@@ -147,7 +151,8 @@ async def verify(
         return CommandResult(report_form(report), [TextLine(str(report), "ok")])
     lines = [TextLine(str(finding), "problem") for finding in report.findings]
     many = plural(len(report.findings), "finding")
-    lines.append(TextLine(f"{many}: {report.read} read. {_FINDINGS}", "problem"))
+    advice = _FINDINGS if damage(report) else _SEALED
+    lines.append(TextLine(f"{many}: {report.read} read. {advice}", "problem"))
     return CommandResult(report_form(report), lines, ok=False)
 
 

@@ -96,7 +96,7 @@ async def transcript(
     """Show the conversation of a session in readable form.
 
     Who said what; calls of tools with their inputs and results, cut short; what was asked, and who
-    decided; errors. `limpet log` shows every event, whole.
+    decided; errors. limpet log shows every event, whole.
     """
     tools: dict[str, str] = {}
     every = [entry_of(event, tools) async for event in _conversation(s)]

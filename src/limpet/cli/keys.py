@@ -41,12 +41,17 @@ async def keys(
 ) -> CommandResult:
     """Create a master key, or manage the key ring of a store.
 
-    new FILE adds a master at the end of a key file of mode 0600, and makes the file if need be;
-    without FILE it prints one, and with pkcs11:TOKEN/KEY?module=PATH it makes one in a hardware
-    module. status STORE counts the wrapped keys by master. public STORE prints the key that checks
-    receipts, for which others seal what they move here (limpet move --seal-for). rotate STORE wraps
-    every data key with the newest master; interrupted, it goes on when run again. Keep the old
-    master in the file until it ends. renew STORE SESSION gives a session another data key.
+    new FILE adds a master key at the end of a file of mode 0600, created if missing. Without FILE
+    it prints one; with pkcs11:TOKEN/KEY?module=PATH it creates one in a hardware module.
+
+    status STORE counts the wrapped keys by master.
+
+    public STORE prints the key that checks receipts, for which others seal what they move here.
+
+    rotate STORE wraps every data key with the newest master. Safe to interrupt and run again; keep
+    the old master in the file until it ends.
+
+    renew STORE SESSION gives a session another data key.
     """
     if action == "new" and target is not None and target.startswith("pkcs11:"):
         from limpet.security.pkcs11 import create_master

@@ -57,6 +57,7 @@ from limpet.store.protocol import Order, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
 _WAKES_SHOWN = 20
+_WOKEN_BY = {"died": "the death of its worker", "asked": "a call"}  # others are named as they are
 
 
 @command(LOOK)
@@ -202,7 +203,10 @@ async def trace(
     await session.refresh()
     wakes = await session.runs.activations(limit=_WAKES_SHOWN if every else 1)
     if wake is None and not wakes:
-        raise InvalidInput(f"session {key} has no wakes yet. Run a worker first.")
+        raise InvalidInput(
+            f"session {key} has no wakes yet: no worker has begun a turn of it. limpet status says "
+            "what it waits for."
+        )
     if every:
         rows = [(woken.wake_id, woken.result or "open", woken_by(woken)) for woken in wakes]
         form = {"wakes": [msgspec.to_builtins(woken) for woken in wakes]}
@@ -238,7 +242,8 @@ async def graph(
 async def children(lp: Reading, key: SessionKey) -> CommandResult:
     """Show the sessions delegated from one, as a tree."""
     kin = await lp.session(key).runs.tree()
-    return CommandResult(kin_form(kin), [_kin_node(kin, root=True)])
+    none = [] if kin.children else [TextLine("no session was delegated from it.", "skipped")]
+    return CommandResult(kin_form(kin), [_kin_node(kin, root=True), *none])
 
 
 @command(LOOK)
@@ -257,7 +262,8 @@ def woken_by(woken: limpet.Activation) -> str:
     """The reason of a wake, the time of its claim and the worker."""
     named = {"input": woken.inputs, "timer": woken.timers, "answer": woken.answers}
     what = [f"{name} {', '.join(map(str, of))}" for name, of in named.items() if of]
-    why = f"woken by {woken.why}" + (f" ({'; '.join(what)})" if what else "")
+    by = _WOKEN_BY.get(woken.why, woken.why)
+    why = f"woken by {by}" + (f" ({'; '.join(what)})" if what else "")
     waited = (woken.started_us - woken.claimed_us) / 1_000
     claimed = f"claimed {moment(woken.claimed_us)} by {woken.worker}"
     began = f"fence {woken.fence}, attempt {woken.attempt}, began after {waited:,.1f} ms"
@@ -405,7 +411,8 @@ def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
 
 def _span_line(span: limpet.Span, trace: limpet.WakeTrace) -> str:
     took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
-    line = f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  "
+    name = span.kind if span.name == span.kind else f"{span.kind} {span.name}"
+    line = f"{name}  {_after(span.started_us, trace)}  {took}  "
     line += (span.result or "open") + (f"  {span.error}" if span.error else "")
     used = [] if span.model is None else [span.model]
     used += [f"{count:,} {name}" for name, count in (span.usage or {}).items()]

@@ -150,11 +150,15 @@ async def copy(
 def plan(
     *,
     criticality: Annotated[
-        str, typer.Option(help="ephemeral, standard, business or cross_region.")
+        str, typer.Option(metavar="NAME", help="ephemeral, standard, business or cross_region.")
     ] = "standard",
-    writes: Annotated[float, typer.Option(help="Writes of one session, over its retention.")],
-    reads: Annotated[float, typer.Option(help="Reads of one session, over its retention.")],
-    state_bytes: Annotated[float, typer.Option(help="Bytes that a session keeps.")],
+    writes: Annotated[
+        float, typer.Option(metavar="N", help="Writes of one session, over its retention.")
+    ],
+    reads: Annotated[
+        float, typer.Option(metavar="N", help="Reads of one session, over its retention.")
+    ],
+    state_bytes: Annotated[float, typer.Option(metavar="N", help="Bytes that a session keeps.")],
     retention: Annotated[
         str, typer.Option(metavar="SPAN", help="How long it is kept: 12h, 30d, 52w.")
     ],
@@ -485,7 +489,7 @@ async def mirror(
     lp: Reading,
     chosen: Filter,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Where to write; made if need be.")
+        str, typer.Argument(metavar="DIR", help="Where to write; created if missing.")
     ],
 ) -> CommandResult:
     """Write sessions as human-readable files.
@@ -565,7 +569,7 @@ async def import_claude(
 ) -> CommandResult:
     """Bring transcripts of Claude Code into a store.
 
-    The files are only read. A project becomes the user of its sessions, in the app `claude`. Safe
+    The files are only read. A project becomes the user of its sessions, in the app claude. Safe
     to interrupt and run again: the next run brings what is new. Exits with 1 if a line could not be
     read.
     """

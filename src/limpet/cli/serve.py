@@ -376,7 +376,7 @@ async def access(
         span = None if expires is None else time_span("--expires", expires)
         key, token = await keys.create(role=role, app=app_name, user=user, expires=span)
     if not screen.as_json:  # beside the key, so that KEY=$(limpet access create …) holds the key
-        output(stderr=True).write(f"{key}. Keep the key: it is not shown again.\n")
+        output(stderr=True).write(f"created {key}. Keep its secret: it is not shown again.\n")
     return CommandResult({**_key_form(key), "token": token}, [TextLine(token)])
 
 

@@ -65,6 +65,9 @@ _HEAD_MAC: Final = b"limpet.head.1"
 _PLAIN: Final = b"limpet.plain.1"
 _PSEUDONYM: Final = b"limpet.pseudonym.1"
 _SEALING: Final = b"limpet.sealing.1"
+_NAME_THE_RING: Final = (
+    "Bring its ring back, or name where it is (keyring=URL, or --keyring on the command line)"
+)
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
@@ -196,7 +199,7 @@ class KeySeal:
         """
         try:
             if not await self.ring.open(create=expected is None):
-                raise self._refused(f"the ring {expected} is missing")
+                raise self._not_its_ring(f"the ring {expected} is missing")
             await self._read_ring(expected)
         except (SealUnavailable, KeysInvalid):
             await self.ring.close()
@@ -211,7 +214,8 @@ class KeySeal:
         rows = {row.owner: row.value for row in await self.ring.get("meta", ["id", "bound"])}
         self.id = rows.get("id", b"").decode()
         if expected is not None and self.id != expected:
-            raise self._refused(f"the store is sealed with the ring {expected}, not {self.id}")
+            reason = f"the store is sealed with the ring {expected}, not {self.id}"
+            raise self._not_its_ring(reason)
         self.fresh = "bound" not in rows
         await self._fetch([SIGNER])
         # The first key of the ring signs, so that renewing others never changes who signed.
@@ -570,6 +574,9 @@ class KeySeal:
 
     def _refused(self, reason: str) -> SealUnavailable:
         return SealUnavailable([self.ring.where], reason)
+
+    def _not_its_ring(self, reason: str) -> SealUnavailable:
+        return SealUnavailable([self.ring.where], reason, advice=_NAME_THE_RING)
 
 
 def signer_id(public_key: bytes) -> str:

@@ -148,7 +148,7 @@ class Codec:
             raise Damaged("has a body of the wrong kind")
         actual = crc32(stored)
         if (crc32(place().aad(), actual) if bound else actual) != crc:
-            raise Damaged("has a body that rotted: its checksum does not match")
+            raise Damaged("has a damaged body: its checksum does not match")
         if flags & ~(COMPRESSED | SEALED):
             raise Damaged(f"has a body in a form this release does not know ({flags})")
         if flags & SEALED:

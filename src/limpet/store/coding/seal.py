@@ -28,12 +28,12 @@ class Awaited(Exception):  # no error of the tree: it never leaves the store
     """The seal has to be asked for something first. Raised before anything is changed."""
 
 
-LOCKED: Final = "it was opened without keys. Open it with limpet.open(url, keys=…) to write"
+_OPEN_TO_WRITE: Final = "Open it with limpet.open(url, keys=…) to write"
 
 
 def refuse_locked(where: str) -> None:
     """Raise SealUnavailable for a write to a store that is sealed and was opened without keys."""
-    raise SealUnavailable([where], LOCKED)
+    raise SealUnavailable([where], "it was opened without keys", advice=_OPEN_TO_WRITE)
 
 
 class Unready(Awaited):

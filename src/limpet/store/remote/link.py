@@ -358,9 +358,8 @@ class Link:
 
     def _unreachable(self, reason: str, asked: Any) -> StoreFailed:
         seconds = f"{PATIENCE_SECONDS:.0f} s"
-        return StoreFailed(
-            self.address.url, f"no server answered within {seconds} ({reason})", asked
-        )
+        why = f"no server answered within {seconds} ({reason}); check that limpet serve runs there"
+        return StoreFailed(self.address.url, why, asked)
 
     def _fail(self, calls: Sequence[Pending], error: Callable[[Pending], LimpetError]) -> None:
         for pending in calls:
