@@ -75,7 +75,7 @@ _ANSWERS: Final = {
     CUSTOM_RESULT: "custom_tool_use_id",
     "user.tool_result": "tool_use_id",
 }
-_FILES: Final = frozenset(("image", "document"))
+_FILES: Final = ("image", "document")
 _TERMINAL: Final = frozenset(("session.completed", "session.terminated"))
 _POLICIES: Final = {"allow": "always_allow", "ask": "always_ask"}  # by what they evaluate to
 _ERRORS: Final = {InsufficientTokenBudget.code: "compaction_limit_reached_error"}  # else unknown
@@ -108,7 +108,7 @@ async def send(call: WireCall) -> Answer:
     idempotency = header_of(call.request, b"idempotency-key")
     if idempotency is not None and not 0 < len(idempotency) <= 255:
         raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
-    if idempotency is None and not any([event.get("type") in _ANSWERS for event in body.events]):
+    if idempotency is None and not any([_answered(event) for event in body.events]):
         drafts = [draft_of(await with_files(call, event)) for event in body.events]
         recorded, facts = await append_to(call.lp, key, drafts)
         if parent_in(facts) is None:
@@ -163,7 +163,7 @@ class CheckedSend:
 
     async def _draft(self, place: int) -> Draft:
         event = await with_files(self._call, self._events[place])
-        field = _ANSWERS.get(str(event.get("type")))
+        field = _answered(event)
         draft = draft_of(event) if field is None else await self._answer(event, field)
         if self._key is None:
             return draft
@@ -208,6 +208,11 @@ class CheckedSend:
             asked = await session.read_ids([asked_id(id)])
             raise (RequestAnswered if asked else RequestNotFound)(session.key, id)
         check_answer(session.key, facts, draft.type, draft.data)
+
+
+def _answered(event: Json) -> str | None:
+    """The field in which an answer names the event that asks; None if it is not an answer."""
+    return _ANSWERS.get(str(event.get("type")))
 
 
 async def with_files(call: WireCall, event: Json) -> Json:
