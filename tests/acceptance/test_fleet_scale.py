@@ -203,3 +203,18 @@ async def test_counts_of_an_admin_are_one_statement(store: SQLiteStore) -> None:
         assert seen.by_phase == (await lp.status()).by_phase
         assert (await admin.status("shop")).sessions == (await lp.status("shop")).sessions
         assert (await viewer.status()).sessions == FEW // 40
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+async def test_a_page_by_status_decodes_no_more_heads_than_another(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store without a database decodes each, and nothing else runs in its process meanwhile."""
+    monkeypatch.setattr(limits, "WALK_MAX", 2)
+    url = "memory://" if kind == "memory" else f"files:///{tmp_path}/fleet"
+    async with limpet.open(url) as lp:
+        await grow(lp, 5)
+        pages = [await lp.list(status="running")]
+        while pages[-1].cursor is not None:
+            pages.append(await lp.list(status="running", cursor=pages[-1].cursor))
+    assert len(pages) == 3

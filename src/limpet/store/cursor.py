@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
-from limpet.model import EMPTY, FrozenDict, Head, Key, limits, unfit
+from limpet.model import EMPTY, FrozenDict, Head, Key, unfit
 from limpet.model.facts.phases import ACTIVE, PHASES
 from limpet.model.facts.running.runs import STATUSES
 from limpet.model.facts.running.waiting import open_request
@@ -186,11 +186,6 @@ def by_phase(query: Query) -> bool:
 def by_work(query: Query) -> bool:
     """True if it asks for what sessions do now, which changes with time and has no index."""
     return query.status is not None or query.ready is not None
-
-
-def walked(query: Query) -> int:
-    """The heads that a page looks at, at most, while it filters."""
-    return limits.SCAN_MAX if by_work(query) else limits.WALK_MAX
 
 
 def works(query: Query, head: Head, now_us: int) -> bool:
