@@ -106,9 +106,14 @@ async def test_a_text_is_looked_for_some_thousand_sessions_at_a_time(
                 page = f"&page={found.body['next_page']}"
             id = query[-6:]
             assert looks == ([[id]] if "completed" in query else [[], [id]]), query
-        wrong = await door.get("/limpet/v1/sessions?phase=done")
-        assert wrong.status == 400
-        assert "suspended" in wrong.body["error"]["message"]
+        for wrong, known in (
+            ("phase=done", "suspended"),
+            ("status=busy", "rescheduling"),
+            ("app=shop&by=updated&ready=busy", "blocked"),
+        ):
+            refused = await door.get(f"/limpet/v1/sessions?{wrong}")
+            assert refused.status == 400
+            assert known in refused.body["error"]["message"]
 
 
 async def test_what_sessions_do_is_found_among_all_of_them_at_once(

@@ -148,10 +148,7 @@ def check(query: Query) -> None:
         )
     if query.phase not in (None, *PHASES):
         raise InvalidQuery(f"phase is one of {', '.join(PHASES)}, not {query.phase!r}")
-    if query.status not in (None, *STATUSES):
-        raise InvalidQuery(f"status is one of {', '.join(STATUSES)}, not {query.status!r}")
-    if query.ready not in (None, *READINESS):
-        raise InvalidQuery(f"ready is one of {', '.join(READINESS)}, not {query.ready!r}")
+    check_work(query.status, query.ready)
     if by_work(query) and (query.order != "created" or query.phase or query.deleted):
         raise InvalidQuery(
             "status and ready go with order='created' and without a phase: leave out the phase, or "
@@ -181,6 +178,14 @@ def by_phase(query: Query) -> bool:
     """True if the index of phases serves it: its rows come in the order of the rows."""
     asks = query.phase not in (None, ACTIVE) and query.order == "created"
     return asks and query.user is None and not query.labels
+
+
+def check_work(status: object, ready: object) -> None:
+    """Raise InvalidQuery for a status or a readiness that there is not."""
+    if status not in (None, *STATUSES):
+        raise InvalidQuery(f"status is one of {', '.join(STATUSES)}, not {status!r}")
+    if ready not in (None, *READINESS):
+        raise InvalidQuery(f"ready is one of {', '.join(READINESS)}, not {ready!r}")
 
 
 def by_work(query: Query) -> bool:
