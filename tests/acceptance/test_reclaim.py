@@ -165,12 +165,15 @@ async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
         assert (refused.value.code, refused.value.status) == ("session.reclaim_refused", 409)
 
 
-async def test_a_target_that_can_be_asked_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [str, Limpet], ids=["URL", "Limpet"])
+async def test_a_target_that_can_be_asked_is_not_lost(
+    tmp_path: Path, place: type[str] | type[Limpet]
+) -> None:
     """Whether it has received the session or not; a new store under its name is another one, and a
     file that is gone is not made again."""
     one, two = await _moved(tmp_path)
     file = tmp_path / "b.db"
-    async with limpet.open(one, node="a", nodes={"b": two}) as a:
+    async with limpet.open(one, node="a", nodes={"b": place(two)}) as a:
         with pytest.raises(errors.ReclaimRefused, match="can be reached, and has received it"):
             await a.reclaim(KEY, **LOST)
     async with limpet.open(two, node="b") as b:
@@ -178,7 +181,7 @@ async def test_a_target_that_can_be_asked_is_not_lost(tmp_path: Path) -> None:
         await s.append("user.message", {"text": "there"})
     for each in tmp_path.glob("b.db*"):
         each.unlink()
-    async with limpet.open(one, node="a", nodes={"b": two}) as a:
+    async with limpet.open(one, node="a", nodes={"b": place(two)}) as a:
         other = await _new(a, Key("support", "ada", "c2"))
         assert (await a.reclaim(KEY, **LOST)).epoch == 2
         assert not file.exists()
