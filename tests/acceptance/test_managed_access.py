@@ -289,10 +289,31 @@ def graded_by(file: str) -> Any:
     return {"type": "user.define_outcome", "description": "d", "rubric": rubric}
 
 
-async def a_file(door: Door) -> str:
+async def test_files_that_events_name_are_bounded(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small request must not make the server read much: so many files, and short rubrics."""
+    monkeypatch.setattr("limpet.server.managed.events._FILES_MAX", 1)
+    id = await a_session(door)
+    one, other, blank = await a_file(door), await a_file(door), await a_file(door, b"\n" * 200_000)
+    for events, said in (
+        ([showing(one), showing(other)], "at most 1 files"),
+        ([graded_by(blank)], "at most 131,072 bytes"),
+        ([{**graded_by(one), "rubric": {"type": "text", "content": "\n" * 200_000}}], "131,072"),
+    ):
+        status, error, _ = await door(
+            "ada", "POST", f"/v1/sessions/{id}/events", {"events": events}
+        )
+        assert status == 400
+        assert said in error["error"]["message"]
+    many = {"events": [showing(one), graded_by(one), showing(one)]}
+    assert (await door("ada", "POST", f"/v1/sessions/{id}/events", many))[0] == 200
+
+
+async def a_file(door: Door, content: bytes = b"short") -> str:
     """A file of Ada."""
     head = b'content-disposition: form-data; name="file"; filename="a"'
-    form = b"--x\r\n" + head + b"\r\n\r\nshort\r\n--x--\r\n"
+    form = b"--x\r\n" + head + b"\r\n\r\n" + content + b"\r\n--x--\r\n"
     kind = {"content-type": "multipart/form-data; boundary=x"}
     status, file, _ = await door("ada", "POST", "/v1/files", form, **kind)
     assert status == 200, file
