@@ -557,6 +557,33 @@ async def test_the_newest_sessions_of_an_app_are_found_by_an_index(an: limpet.An
     assert [fold.id for fold in an.file.recent(None, 2)] == ["s28", "s29"]
 
 
+def test_ids_of_what_was_erased_lead_nobody_to_others(tmp_path: Path) -> None:
+    """Another process erases an app, and the next one gets its id: who has read or written the
+    first one finds nothing of the second."""
+    path = tmp_path / "analytics.db"
+    with closing(AnalyticsFile(path)) as one, closing(AnalyticsFile(path)) as other:
+
+        def add(file: AnalyticsFile, app: str, times: int = 1) -> None:
+            fold = _synthetic(490_000 * HOUR_US, "s1")
+            fold.app, fold.user = app, f"user of {app}"
+            file.changed_elsewhere()
+            with file.commit() as c:
+                for key, tally in folding.tallies_of(fold).items():
+                    c.add(key, tally, times)
+
+        def users(app: str) -> list[str]:
+            return one.totals(app, "user", 9).values
+
+        add(one, "bank")
+        add(one, "shop")
+        assert users("shop") == ["user of shop"]
+        add(other, "shop", -1)
+        add(other, "zoo")
+        assert (users("shop"), users("zoo")) == ([], ["user of zoo"])
+        add(one, "shop")
+        assert (users("shop"), users("zoo")) == (["user of shop"], ["user of zoo"])
+
+
 def test_opening_a_file_again_writes_nothing(tmp_path: Path) -> None:
     """A report that opens it would send the process that folds back to what it has read."""
     path = tmp_path / "analytics.db"
