@@ -275,8 +275,8 @@ async def reclaim_checks(services: Services) -> tuple[Check, ...]:
                 there: Arrivals = await nodes.arrivals(name)
                 copies = [(each, name) async for each in _copies(there.journal, own, patience)]
                 async for page in _all_reclaims(there.journal):
-                    found = _copies(journal, page, patience)
-                    copies += [(each, nodes.name) async for each in found]
+                    here = _copies(journal, page, patience)
+                    copies += [(each, nodes.name) async for each in here]
         except (LimpetError, OSError, TimeoutError) as error:
             unasked[name] = type(error).__name__
             continue
