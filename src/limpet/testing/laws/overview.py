@@ -185,7 +185,7 @@ class OverviewLaws:
         await self._one_of_each(store)
         heads = (await store.heads(Query(), cursor=None, limit=ALL)).items
         monkeypatch.setattr(limits, "SCAN_MAX", most)
-        monkeypatch.setattr(limits, "WALK_MAX", most)
+        monkeypatch.setattr(limits, "WALK_MAX", most + 1)
         now, met = store.now_us(), 0
         for query in (
             *[Query(status=status, reverse=False) for status in STATUSES],
