@@ -165,6 +165,24 @@ async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
         assert (refused.value.code, refused.value.status) == ("session.reclaim_refused", 409)
 
 
+async def test_the_copies_of_two_lost_targets_are_both_found() -> None:
+    """A session may be reclaimed more than once: what was said of the first store stays known."""
+    async with (
+        limpet.open("memory://", node="b") as b,
+        limpet.open("memory://", node="c") as c,
+        limpet.open("memory://", node="a", nodes={"b": b, "c": c}) as a,
+    ):
+        await _new(a)
+        for epoch, (name, target) in ((1, ("b", b)), (3, ("c", c))):
+            places = a._services.nodes._places  # type: ignore[union-attr]
+            del places[name]  # type: ignore[attr-defined]  # out of reach for a while
+            assert (await a.move(KEY, target)).epoch == epoch
+            await a.reclaim(KEY, **LOST | {"target_is_lost": name, "epoch": epoch})
+            places[name] = target  # type: ignore[index]
+        texts = [check.found for check in _checks(await a.maintenance.doctor())]
+        assert ["b has it" in texts[0], "c has it" in texts[1], len(texts)] == [True, True, 2]
+
+
 @pytest.mark.parametrize("place", [str, Limpet], ids=["URL", "Limpet"])
 async def test_a_target_that_can_be_asked_is_not_lost(
     tmp_path: Path, place: type[str] | type[Limpet]

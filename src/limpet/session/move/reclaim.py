@@ -280,7 +280,9 @@ async def reclaim_checks(services: Services) -> tuple[Check, ...]:
         except (LimpetError, OSError, TimeoutError) as error:
             unasked[name] = type(error).__name__
             continue
-        checks += [_copy_check(each, at) for each, at in copies]
+        # A copy lacks the first reclaim since it left, and each that came later.
+        firsts = {(each.key, at): each for each, at in reversed(copies)}
+        checks += [_copy_check(each, at) for (_, at), each in reversed(firsts.items())]
     if unasked:
         name, why = next(iter(unasked.items()))
         text = f"{len(unasked):,} of the other nodes cannot be asked, the first {name} ({why})"
