@@ -166,7 +166,7 @@ async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
 
 
 async def test_the_copies_of_two_lost_targets_are_both_found() -> None:
-    """A session may be reclaimed more than once: what was said of the first store stays known."""
+    """Also that of the first one, which has come back since: it lacks the last reclaim, too."""
     async with (
         limpet.open("memory://", node="b") as b,
         limpet.open("memory://", node="c") as c,
