@@ -233,11 +233,11 @@ async def _all_reclaims(journal: Journal) -> AsyncIterator[list[Reclaim]]:
         yield taken
 
 
-async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
+async def was_reclaimed(nodes: Nodes, head: Head, silent: set[str]) -> bool:
     """True if the node that a session came from says that it has reclaimed it since. False if it
-    cannot be asked."""
+    cannot be asked: then it is added to `silent`, and not waited for again."""
     away = head.facts["departed"]
-    if not nodes.knows(away["from"]):
+    if not nodes.knows(away["from"]) or away["from"] in silent:
         return False
     try:
         async with asyncio.timeout(_ASK_SECONDS):
@@ -245,6 +245,7 @@ async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
             documents = reclaims(there.journal, head.key)
             document = await documents.find(head.key.id)
     except (LimpetError, OSError, TimeoutError):
+        silent.add(away["from"])
         return False
     form = None if document is None else documents.decoded(document, _Form)
     # Its epochs rise: what it has taken back since an earlier one left, too.
