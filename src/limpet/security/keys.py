@@ -56,6 +56,7 @@ FORMAT: Final = 1
 SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
 SCOPE_SECONDS: Final = 5.0  # after which the keys of apps and users are read from the ring again
 BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
+_FETCHES_MAX: Final = 16  # of the same keys, while others destroy them
 _NONCES_DRAWN: Final = 256
 _HEAD: Final = struct.Struct("!BI")
 _number: Final = struct.Struct("!I").pack
@@ -184,6 +185,7 @@ class KeySeal:
         self._stale: set[KeyOwner] = set()  # of these, to be read from the ring again
         self._looked_for: dict[KeyOwner, set[int]] = {}  # numbers of keys that were not at hand
         self._lapse_at = monotonic() + SCOPE_SECONDS
+        self._fetching: set[KeyOwner] = set()  # those of a fetch that were not forgotten since
         self._wanted: dict[KeyOwner, None] = {}
         self._lock = asyncio.Lock()
 
@@ -340,9 +342,14 @@ class KeySeal:
         return self._owners[owner].number
 
     async def forget(self, owner: KeyOwner) -> None:
+        self._drop(owner)
+        await self.ring.remove(owner)
+        self._drop(owner)  # what was read from the ring before it was removed
+
+    def _drop(self, owner: KeyOwner) -> None:
         self._owners.pop(owner, None)
         self._scopes.discard(owner)
-        await self.ring.remove(owner)
+        self._fetching.discard(owner)
 
     # --- anchors and signatures -----------------------------------------------------------------
 
@@ -533,20 +540,45 @@ class KeySeal:
     # --- private --------------------------------------------------------------------------------
 
     async def _fetch(self, owners: Sequence[KeyOwner]) -> None:
-        """Read the keys of these owners, and make those that are not there."""
+        """Read the keys of these owners, and make those that are not there.
+
+        Again if an owner was forgotten meanwhile: what is sealed with a key that is no longer in
+        the ring cannot be opened by anybody, once this process has ended.
+        """
+        for _ in range(_FETCHES_MAX):
+            self._fetching = {*owners}
+            rows = await self._rows_of(owners)
+            if rows is None:
+                continue
+            keys: dict[KeyOwner, dict[int, bytes]] = {}
+            for row in rows:
+                key = await self._unwrapped(row, _wrapped(row.value))
+                keys.setdefault(row.owner, {})[int(row.part)] = key
+            plain: dict[KeyOwner, dict[str, int]] = {}
+            for row in await self.ring.get("plain", owners):
+                plain.setdefault(row.owner, {})[row.part] = self._plain_until(row)
+            if self._fetching == {*owners}:
+                self._keep(owners, keys, plain)
+                return
+        raise self._refused("keys are destroyed as fast as they are made")
+
+    async def _rows_of(self, owners: Sequence[KeyOwner]) -> list[RingRow] | None:
+        """The rows of keys, which are made if need be; None if another process destroyed one as it
+        was made."""
         rows = await self.ring.get("key", owners)
         missing = set(owners) - {row.owner for row in rows}
         if missing:
             made = [RingRow("key", o, "1", await self._wrapped(o, 1, _new_key())) for o in missing]
             await self.ring.add(made)
             rows += await self.ring.get("key", list(missing))  # another process may be faster
-        keys: dict[KeyOwner, dict[int, bytes]] = {}
-        for row in rows:
-            key = await self._unwrapped(row, _wrapped(row.value))
-            keys.setdefault(row.owner, {})[int(row.part)] = key
-        plain: dict[KeyOwner, dict[str, int]] = {}
-        for row in await self.ring.get("plain", owners):
-            plain.setdefault(row.owner, {})[row.part] = self._plain_until(row)
+        return rows if {row.owner for row in rows} == {*owners} else None
+
+    def _keep(
+        self,
+        owners: Sequence[KeyOwner],
+        keys: dict[KeyOwner, dict[int, bytes]],
+        plain: dict[KeyOwner, dict[str, int]],
+    ) -> None:
         for owner in owners:
             known = self._owners.get(owner)
             absent = self._looked_for.pop(owner, set()) | (known.absent if known else set())

@@ -141,6 +141,8 @@ class Sealer:
             await self._seal.forget(owner)
         except Exception as error:
             raise SealUnavailable([owner], repr(error), "destroy") from error
+        finally:
+            self._ready.discard(owner)  # a call that asked for it meanwhile asks again
 
     # --- inside one ----------------------------------------------------------------------------
 
@@ -176,7 +178,11 @@ class Sealer:
     def seal(self, plain: bytes, place: Place) -> bytes:
         """Seal a body. Raises what the seal raises. The owner must be ready: see `check`."""
         assert self._seal is not None
-        return self._seal.seal(plain, place)
+        try:
+            return self._seal.seal(plain, place)
+        except Exception:
+            self._check_again(place.owner)
+            return self._seal.seal(plain, place)
 
     def open(self, sealed: bytes, place: Place) -> bytes:
         """Open what `seal` sealed. Raises Unready if the owner has a key by now that is not at
@@ -186,12 +192,18 @@ class Sealer:
             return self._seal.open(sealed, place)
         except KeyRenewed:
             self._renew(place.owner)
-            return self._seal.open(sealed, place)
+        except Exception:
+            self._check_again(place.owner)
+        return self._seal.open(sealed, place)
 
     def mac(self, head: Head) -> bytes:
         """Return the MAC of a MarkingSeal. The session must be ready: see `check`."""
-        made: bytes = self._seal.mac(head)  # type: ignore[union-attr]  # it marks
-        return made
+        seal: Any = self._seal
+        try:
+            return bytes(seal.mac(head))
+        except Exception:
+            self._check_again(head.uid)
+            return bytes(seal.mac(head))
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
         """True if `mac` made this MAC. Raises Unready if the session has a key by now that is
@@ -201,7 +213,16 @@ class Sealer:
             return bool(seal.holds(head, mac))
         except KeyRenewed:
             self._renew(head.uid)
-            return bool(seal.holds(head, mac))
+        except Exception:
+            self._check_again(head.uid)
+        return bool(seal.holds(head, mac))
+
+    def _check_again(self, owner: KeyOwner) -> None:
+        """After a failure: check the owner if its keys were forgotten since it was checked, as an
+        erasure beside this thread does. Else raise what failed."""
+        if owner in self._ready:
+            raise  # of the handler that called
+        self._lack((owner,))
 
     def _renew(self, owner: KeyOwner) -> None:
         self._ready.discard(owner)
