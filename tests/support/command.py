@@ -13,12 +13,13 @@ import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer.main
 from typer import testing
 
 from limpet.cli.app import app
 
 # The tree of commands takes longer to build than most commands take, and it is always the same.
-testing._get_command = functools.cache(testing._get_command)
+testing._get_command = typer.main.get_command = functools.cache(typer.main.get_command)
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
