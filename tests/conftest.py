@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import limpet
 from tests.support import examples, postgres, processes, scratch, seeds, tiers
 
+gc.disable()  # until the tests are collected
 processes.heed_interrupts()
 scratch.prefer_memory()
 # What a runner asks of its own output is not for the commands under test.
@@ -52,10 +53,11 @@ def pytest_collection_finish() -> None:
     """Take the tests themselves out of what the garbage collector goes through.
 
     They are half a million objects that stay for the whole run; every full collection would visit
-    each of them.
+    each of them, while they are collected as well as afterwards.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
