@@ -34,6 +34,17 @@ settings.register_profile(
 settings.load_profile("limpet")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are cores: some test always waits for a lease or another process.
+
+    `make quick` has none of these.
+    """
+    if examples.in_a_hurry() or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 1 + len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test with its tier: `-m quick`, `-m stores`, `-m world`.
 
