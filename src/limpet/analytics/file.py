@@ -239,11 +239,14 @@ class AnalyticsFile:
         return [name for (name,) in self._conn.execute(sql)]
 
     def _app_ids(self, app: str | None) -> list[int]:
-        names = self.apps() if app is None else [app]
-        return [id for name in names if (id := self._find(("app", name))) is not None]
+        if app is not None:
+            id = self._find(("app", app))
+            return [] if id is None else [id]
+        return [id for (id,) in self._conn.execute("SELECT id FROM names WHERE kind = 'app'")]
 
     def _find(self, name: Name) -> int | None:
-        return find(self._conn, self._ids, name)
+        """Return the id that a name has now: once all of an app was erased, another may have it."""
+        return find(self._conn, {}, name)
 
     def counts(self) -> tuple[int, int]:
         """Return how many sessions and cells there are."""

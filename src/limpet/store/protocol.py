@@ -222,7 +222,7 @@ class Store(Protocol):
         exactly once.
 
         status and ready are as of now, by the store's clock. They go with order "created" and
-        without a phase; at most SCAN_MAX heads a page are compared, where they lie.
+        without a phase; a database compares at most SCAN_MAX heads a page, where they lie.
 
         With `states` the page has the state of each session, from the same instant and in the same
         round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session
