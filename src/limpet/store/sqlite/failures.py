@@ -100,8 +100,8 @@ def is_replaced(error: BaseException | None) -> bool:
 def unopened(error: apsw.Error, path: Path, where: str) -> StoreError:
     """The error for a file that could not be opened to be written."""
     if not path.parent.is_dir():
-        reason = f"its directory does not exist; create it first{fourth_slash('sqlite', Path(where))}"
-        return StoreUnopened(where, reason)
+        hint = fourth_slash("sqlite", Path(where))
+        return StoreUnopened(where, f"its directory does not exist; create it first{hint}")
     if path.is_dir():
         return StoreUnopened(where, DIRECTORY)
     return translate(error, where, "change")
