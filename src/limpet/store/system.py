@@ -60,7 +60,7 @@ def reported(error: OSError) -> str:
 
 
 def fourth_slash(scheme: str, path: Path) -> str:
-    """What to add to an error about a path of a URL that exists from the root only, or nothing."""
+    """Return a hint for an error about a path that exists from the root only, or nothing."""
     if path.is_absolute() or path.parent.exists() or not Path("/", path).parent.exists():
         return ""
     return f". An absolute path has four slashes: {scheme}:////{path}"
