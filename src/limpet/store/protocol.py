@@ -12,6 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     Generic,
@@ -56,7 +57,12 @@ KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
 _FINDINGS_SHOWN: Final = 20
-Item = TypeVar("Item")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Item = typing_extensions.TypeVar("Item", default=Any)
+else:
+    Item = TypeVar("Item")
 
 
 class Store(Protocol):
