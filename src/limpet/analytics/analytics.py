@@ -39,6 +39,7 @@ from limpet.analytics.metrics import (
 from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport, hourly
 from limpet.analytics.rollup import (
     DIMENSIONS,
+    FIRST_HOUR,
     GRAINS,
     HOUR,
     CellTally,
@@ -428,9 +429,9 @@ class Analytics:
 
         A session belongs to the window in which it was created; measurements belong to the window
         in which they were made. With a `window` ("hour", "day" or "month") there is a row for each
-        group and window. `since` and `until` bound the starts of windows, at the granularity still
-        kept: hours, then days, then months; users have days. The largest groups come first, at most
-        `limit` of them (100); of windows the newest, by default all.
+        group and window. `since` and `until` take every window that has a part between them, as
+        fine as windows are still kept: hours, then days, then months; users have days. The largest
+        groups come first, at most `limit` of them (100); of windows the newest, by default all.
         """
         file, _ = self._parts()
         if limit is None:
@@ -702,7 +703,8 @@ class Analytics:
         policy: AdvicePolicy | None = None,
     ) -> tuple[Advice, ...]:
         """Return a response for each signal beyond its threshold, with the evidence. With `since`,
-        from the sessions that were created since then, at the granularity still kept."""
+        from the sessions that were created since then, in whole windows as they are still
+        kept."""
         _check_policy(policy)
         rules = policy or self._policy or AdvicePolicy()
         check_app(app)
@@ -834,7 +836,7 @@ def _hours(since: datetime | None, until: datetime | None) -> tuple[int, int]:
     for at in (since, until):
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise InvalidInput("since and until are aware datetimes.")
-    first = -(2**40) if since is None else hours_since(since)
+    first = FIRST_HOUR if since is None else max(FIRST_HOUR, hours_since(since))
     last = 2**40 if until is None else hours_since(until - timedelta(microseconds=1)) + 1
     return first, last
 

@@ -11,7 +11,7 @@ reads again, and nothing counts twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -53,7 +53,10 @@ INSERT OR REPLACE INTO sessions (uid, name, app, rated, ended, seen, fold)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _LISTED: Final = "(SELECT value FROM json_each({}))"  # of what `_listed` binds
-_WINDOWED: Final = (HOUR, MONTH)  # the finest and the coarsest grain with a start
+# Of the cells that are looked for: for each grain the first start, and the start behind the last.
+_RANGES: Final = """(SELECT value ->> 0 AS of_grain, value ->> 1 AS first, value ->> 2 AS behind
+    FROM json_each({}))"""
+_ALL_TIME: Final = ((ALL, 0, 1),)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SessionFold)
@@ -175,50 +178,52 @@ class AnalyticsFile:
 
     def totals(self, app: str | None, dimension: str, limit: int) -> Cells:
         """Return the largest groups over all time, the largest first."""
-        return self._largest(app, dimension, (ALL, ALL), (0, 1), limit)
+        return self._largest(app, dimension, _ALL_TIME, limit)
 
     def ranged(self, app: str | None, dimension: str, since: int, until: int, limit: int) -> Cells:
-        """Return the windows that begin in [since, until), of the largest groups there."""
-        return self._largest(app, dimension, _WINDOWED, (since, until), limit)
+        """Return the windows that have a part in [since, until), of the largest groups there."""
+        firsts = dict.fromkeys((HOUR, DAY, MONTH), since)
+        firsts |= [self.horizons.place(dimension, since)]  # the window that it is in
+        ranges = [(grain, first, until) for grain, first in firsts.items()]
+        return self._largest(app, dimension, ranges, limit)
 
     def totals_of(self, app: str | None, dimension: str, names: Iterable[str]) -> Cells:
         """Return these groups over all time, without those that are not there."""
         kinds = [(dimension, name) for name in dict.fromkeys(names)]
         ids = [id for kind in kinds if (id := self._find(kind)) is not None]
-        return self._cells_of(self._app_ids(app), ids, (ALL, ALL), (0, 1))
+        return self._cells_of(self._app_ids(app), ids, _ALL_TIME)
 
     def _largest(
         self,
         app: str | None,
         dimension: str,
-        grains: tuple[int, int],
-        starts: tuple[int, int],
+        ranges: Sequence[tuple[int, int, int]],
         limit: int,
     ) -> Cells:
         apps = self._app_ids(app)
         if dimension == "window":
             id = self._find((dimension, ""))
-            return self._cells_of(apps, [] if id is None else [id], grains, starts)
+            return self._cells_of(apps, [] if id is None else [id], ranges)
         # Each app and each grain by itself: then the key leads to the first window of the range.
-        sql = f"""SELECT part, weights FROM weights
-            WHERE app_id IN {_LISTED.format("?1")} AND dimension = ?2
-            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
-        given = (_listed(apps), dimension, _listed(range(grains[0], grains[1] + 1)), *starts)
+        sql = f"""SELECT part, weights FROM {_RANGES.format("?1")} CROSS JOIN weights
+            WHERE app_id IN {_LISTED.format("?2")} AND dimension = ?3
+            AND grain = of_grain AND start >= first AND start < behind"""  # nosec B608  # fixed text
+        given = (_listed(ranges), _listed(apps), dimension)
         rows: list[Any] = self._conn.execute(sql, given).fetchall()
         parts, raws = zip(*rows, strict=True) if rows else ((), ())
-        return self._cells_of(apps, ranking.largest(parts, raws, limit), grains, starts)
+        return self._cells_of(apps, ranking.largest(parts, raws, limit), ranges)
 
     def _cells_of(
-        self, apps: list[int], ids: list[int], grains: tuple[int, int], starts: tuple[int, int]
+        self, apps: list[int], ids: list[int], ranges: Sequence[tuple[int, int, int]]
     ) -> Cells:
         """Return the cells of these groups, which keep their order."""
         sql = f"SELECT id, name FROM names WHERE id IN {_LISTED.format('?1')}"  # nosec B608  # fixed text
         names = dict(self._conn.execute(sql, (_listed(ids),)))
         known = {id: place for place, id in enumerate([id for id in ids if id in names])}
-        sql = f"""SELECT group_id, grain, start, tally FROM cells
-            WHERE group_id IN {_LISTED.format("?1")} AND app_id IN {_LISTED.format("?2")}
-            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
-        given = (_listed(known), _listed(apps), _listed(range(grains[0], grains[1] + 1)), *starts)
+        sql = f"""SELECT group_id, grain, start, tally FROM {_RANGES.format("?1")} CROSS JOIN cells
+            WHERE group_id IN {_LISTED.format("?2")} AND app_id IN {_LISTED.format("?3")}
+            AND grain = of_grain AND start >= first AND start < behind"""  # nosec B608  # fixed text
+        given = (_listed(ranges), _listed(known), _listed(apps))
         rows: list[Any] = self._conn.execute(sql, given).fetchall()
         values = [names[id] for id in known]
         if not rows:
@@ -493,9 +498,9 @@ def find(conn: apsw.Connection, ids: dict[Name, int], name: Name) -> int | None:
     return id
 
 
-def _listed(ids: Iterable[int]) -> str:
-    """Return ids as one parameter, for `_LISTED`."""
-    return msgspec.json.encode(list(ids)).decode()
+def _listed(values: Iterable[Any]) -> str:
+    """Return ids as one parameter, for `_LISTED`, or ranges, for `_RANGES`."""
+    return msgspec.json.encode(list(values)).decode()
 
 
 def packed(uid: str) -> bytes:
