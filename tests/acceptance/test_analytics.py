@@ -19,7 +19,17 @@ from limpet.analytics import analytics, folding
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
 from limpet.analytics.report import hourly, html_page, sparkline
-from limpet.analytics.rollup import ALL, DAY, HOUR, MONTH, CellKey, CellTally, Horizons, pack
+from limpet.analytics.rollup import (
+    ALL,
+    DAY,
+    HOUR,
+    MONTH,
+    CellKey,
+    CellTally,
+    Horizons,
+    month_start,
+    pack,
+)
 from limpet.analytics.tables import Cells, Table, Tallies, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
@@ -180,6 +190,55 @@ async def test_an_attempt_after_an_error_is_a_repair(
     assert seen.quality.repair_success_rate == 1
     assert seen.interaction.turns == 1
     assert seen.quality.error_rate == pytest.approx(1 / 2)
+
+
+async def test_feedback_is_processed_without_a_turn(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """The agent is not asked to answer a thumb, and a harness that reads texts does not fail."""
+    s = await spoken(lp, "done")
+    await s.append("user.feedback", {"thumb": "up"})
+
+    async def echo(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            await s.append("user.feedback", {"thumb": "down"})
+            assert await turn.news() == ()
+            await turn.say(message.data["text"])
+
+    assert (await lp.wake(s.key, echo)).reason == "settled"
+    await s.refresh()
+    assert (await s.pending(), s.status, s.stop_reason) == ((), "idle", "end_turn")
+    await s.append("user.feedback", {"thumb": "up"})
+    await s.append("user.message", {"text": "more"})
+    await limpet.Worker(lp, echo, app="support", idle_exit=True, max_turns=5).run()
+    await s.refresh()
+    assert await s.pending() == ()
+    assert s.runs.usage.turns == (await an.session(s.key)).interaction.turns == 2
+    assert (await an.session(s.key)).rating == 0
+
+
+async def test_a_child_with_feedback_ends_as_its_turn_did(lp: limpet.Limpet) -> None:
+    """Feedback that comes while its last turn runs does not make it an interrupted one."""
+    rated: list[limpet.Key] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.session.app == "helper":
+            rated.append(turn.session.key)
+            await lp.session(turn.session.key).append(
+                "user.feedback", {"thumb": "up"}, actor="user:ada"
+            )
+            await turn.say("found")
+            return
+        child = await turn.delegate("helper", "look")
+        await turn.say(str(await child.result()))
+
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+    for app in ("support", "helper", "helper", "support"):
+        await limpet.Worker(lp, harness, app=app, idle_exit=True).run()
+    (ended,) = await s.read(types=["session.child_ended"])
+    assert ended.data["stop_reason"] == "end_turn"
+    assert len(rated) == 1
 
 
 @pytest.mark.parametrize(
@@ -616,6 +675,7 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     assert len(kept.starts) < len(hours.starts) / 4
     for cells in (hours, kept):
         assert list(cells.pooled["turns"]) == [len(folds)]
+    await _since_the_middle_of_windows(an, to)
     ranged = an.file.ranged("support", "task_type", 0, 2**40, 10_000)
     assert ranged.table("task_type") == an.file.totals("support", "task_type", 1).table("task_type")
     with an.file.commit() as c:  # taken out again, also of what was rolled up
@@ -625,6 +685,25 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     assert len(await an.by("task_type", app="support")) == 0
     for (_, dimension, *_), tally in cells_of(an.file).items():
         assert (dimension, any(tally.sums)) == ("window", False)  # of a peak, a number stays
+
+
+async def _since_the_middle_of_windows(an: limpet.Analytics, kept: Horizons) -> None:
+    """The window that a range begins in is a part of it, however coarse it has become."""
+
+    async def sessions(dimension: Any, hour: float) -> int:
+        since = datetime.fromtimestamp(hour * 3_600, UTC)
+        table = await an.by(dimension, app="support", since=since)
+        return sum(table.column("started" if dimension == "window" else "sessions"))
+
+    newest = 490_000 + 24 * 40 - 1
+    assert await sessions("task_type", newest + 0.5) == 1
+    assert await sessions("user", newest + 0.5) == newest % 24 + 1
+    assert await sessions("task_type", kept.day - 1) == newest - kept.day + 1 + 24
+    whole = await sessions("task_type", kept.month)
+    for dimension in ("task_type", "window"):
+        month = await sessions(dimension, kept.month - 1) - whole
+        assert month == kept.month - month_start(kept.month - 1)
+    assert await sessions("task_type", newest + 1) == 0
 
 
 def _synthetic(at_us: int, id: str) -> SessionFold:
