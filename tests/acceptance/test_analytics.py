@@ -1502,6 +1502,36 @@ async def test_prometheus_and_opentelemetry_read_the_same_totals(
     provider.shutdown()
 
 
+async def test_instruments_are_collected_in_a_thread_of_their_own(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """As periodic readers do, also in the middle of a commit; closed analytics have no values."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+
+    async def sessions() -> list[int]:
+        data = await asyncio.to_thread(reader.get_metrics_data)
+        of = [s for r in data.resource_metrics for s in r.scope_metrics] if data else []
+        named = {metric.name: metric.data.data_points for s in of for metric in s.metrics}
+        return [point.value for point in named.get("limpet.sessions", ())]
+
+    async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/analytics.db", retrain=None) as an:
+        an.instrument(provider)
+        await spoken(lp, "done")
+        await an.run(once=True)
+        with an.file.commit() as c:
+            for key, tally in folding.tallies_of(_synthetic(490_000 * HOUR_US, "s1")).items():
+                c.add(key, tally)
+            c.write()
+            assert await sessions() == [1]
+        assert await sessions() == [2]
+    assert await sessions() == []
+    provider.shutdown()
+
+
 def test_hours_without_an_event_are_in_the_report() -> None:
     """48 hours up to now, or up to the newest of a store at rest; days stay days."""
 

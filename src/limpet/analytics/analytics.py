@@ -24,7 +24,7 @@ from limpet.analytics import advice as advising, anomalies as finding, compare a
 from limpet.analytics.advice import ACTOR, Advice, AdvicePolicy
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.exposition import instrument, prometheus_text
+from limpet.analytics.exposition import Observer, instrument, prometheus_text
 from limpet.analytics.file import AnalyticsFile, packed, path_of
 from limpet.analytics.folding import PREDICTING, FeedFold, checkpoints_owner, is_in_log
 from limpet.analytics.metrics import (
@@ -165,6 +165,7 @@ class Analytics:
         self._runner: asyncio.Task[Any] | None = None
         self._ended = asyncio.Event()  # of the last run
         self._catching_up = asyncio.Lock()
+        self._observers: list[Observer] = []
 
     async def __aenter__(self) -> Self:
         self._parts()
@@ -178,6 +179,8 @@ class Analytics:
         self.stop()
         if self._runner is not None and self._runner is not asyncio.current_task():
             await self._ended.wait()
+        for observer in self._observers:
+            observer.close()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened[0].close()
@@ -769,8 +772,8 @@ class Analytics:
 
     def instrument(self, meter_provider: Any = None) -> None:
         """Register the same totals as OpenTelemetry instruments with a provider, by default the
-        global one. Raises ExtraMissing."""
-        instrument(self.file, meter_provider)
+        global one. They have values until these analytics are closed. Raises ExtraMissing."""
+        self._observers.append(instrument(self.file, meter_provider))
 
     async def report(self, app: str | None = None) -> FleetReport:
         """Return an operator's overview: windows, groups, anomalies and advice."""

@@ -46,6 +46,9 @@ from limpet.store.open import sqlite_path
 from limpet.store.sqlite.failures import translate
 
 _BUSY_MS: Final = 10_000
+_FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+_URI: Final = _FLAGS | apsw.SQLITE_OPEN_URI
+_MEMORY: Final = "file:/limpet-analytics-{}?vfs=memdb"  # connections of one name share it
 _CELLS_MAX: Final = 20_000  # in memory
 _ROLLED_TOGETHER: Final = 5_000
 _PUT_SESSION: Final = """
@@ -71,11 +74,13 @@ class FoldedElsewhere(Exception):
 class AnalyticsFile:
     """An open file."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open the file, or memory for None. Raises StoreForeign, StoreNewer, StoreUnopened."""
-        self.where = ":memory:" if path is None else str(path)
+    def __init__(self, path: Path | None, *, memory: str | None = None) -> None:
+        """Open the file, or for None memory: that of this name, or new. Raises StoreForeign,
+        StoreNewer, StoreUnopened."""
+        self._path, self._memory = path, memory or uuid.uuid4().hex
+        self.where = _MEMORY.format(self._memory) if path is None else str(path)
         try:
-            self._conn = apsw.Connection(self.where)
+            self._conn = apsw.Connection(self.where, _URI if path is None else _FLAGS)
             self._prepare()
         except apsw.Error as error:
             raise translate(error, self.where, "write") from error
@@ -92,6 +97,10 @@ class AnalyticsFile:
         conn.execute("PRAGMA secure_delete = ON")  # names of erased users leave the free pages too
         with self._transaction():
             prepare(conn, self.where)
+
+    def another(self) -> AnalyticsFile:
+        """Return another connection to it, for another thread: one is for a single thread."""
+        return AnalyticsFile(self._path, memory=self._memory)
 
     def close(self) -> None:
         """Close it. Closing twice is fine."""
