@@ -291,6 +291,7 @@ async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> Non
     table = await an.by("task_type", app="support", window="day")
     assert table.columns[:2] == ("task_type", "window")
     json.dumps(table.plain)
+    assert tuple(table) == table.rows
     assert len(await an.by("user", app="nothing")) == 0
     assert sum((await an.by("user", app=None)).column("sessions")) == 3
     with pytest.raises(InvalidInput):
@@ -952,6 +953,7 @@ async def test_two_versions_are_compared_with_intervals(
     rate = found["error_rate"]
     assert rate.difference == pytest.approx(0.5)
     assert rate.differs
+    assert rate in list(found)
     assert not (await an.compare("1", "1", app="support"))["error_rate"].differs
     (drift,) = await an.drift("support")
     assert (drift.a, drift.b, drift["error_rate"]) == ("1", "2", rate)
@@ -1428,12 +1430,19 @@ async def test_scores_of_sessions_turns_and_calls(lp: limpet.Limpet, an: limpet.
     await an.score(s.key, "helpful", 1)
     await an.score(s.key, "helpful", 0.5, turn=use.invocation_id, actor="user:judge")
     await an.score(s.key, "right", 0, call=use.data["request_id"])
+    live = await an.scores(s.key)
+    fork = await s.fork(at=s.version - 1)
+    assert await an.scores(fork.key) == ()
     await an.run(once=True)
+    assert await an.scores(fork.key) == ()
+    await an.score(s.key, "late", 1)
     scores = await an.scores(s.key)
+    assert scores[:3] == live
     assert [(each.name, each.value) for each in scores] == [
         ("helpful", 1),
         ("helpful", 0.5),
         ("right", 0),
+        ("late", 1),
     ]
     assert (scores[1].turn, scores[2].call) == (use.invocation_id, use.data["request_id"])
     seen = await an.session(s.key)
@@ -1453,7 +1462,7 @@ async def test_failing_sessions_are_saved_and_replayed_by_forks(
     found = await an.failing("support")
     assert [each.key for each in found.sessions] == [s.key]
     found.save(tmp_path / "set.json")
-    (again,) = limpet.FailingSet.load(tmp_path / "set.json").sessions
+    (again,) = limpet.FailingSet.load(tmp_path / "set.json")
     session = await lp.get(again.key)
     fork = await session.fork(at=again.at)
     (request,) = await session.read(after=again.request - 1, limit=1)
@@ -1557,12 +1566,15 @@ async def test_the_page_holds_no_text_of_anybody_as_markup(
     """Names of users, tools and task types are escaped; nothing is loaded from elsewhere."""
     bad = "<script>alert(1)</script>"
     await spoken(lp, "fine", user=bad, task_type=bad, version=bad)
+    await spoken(lp, "fine", task_type="safe\u202e")
     await an.run(once=True)
     page = html_page(await an.report())
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "http" not in page
     assert page.count("<svg") == 6
+    assert "\u202e" not in page
+    assert "safe⟦U+202E⟧" in page
     json.dumps((await an.report("support")).plain)
     assert sparkline([0, None, 4, 8]) == "▁ ▄█"
 

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -28,6 +28,7 @@ from limpet.analytics.exposition import Observer, instrument, prometheus_text
 from limpet.analytics.file import AnalyticsFile, packed, path_of
 from limpet.analytics.folding import PREDICTING, FeedFold, checkpoints_owner, is_in_log
 from limpet.analytics.metrics import (
+    BEGINNINGS,
     SessionAnalytics,
     SessionFold,
     analytics_of,
@@ -80,7 +81,7 @@ from limpet.errors import (
 from limpet.model import Event, Key, described
 from limpet.model.facts import phases
 from limpet.model.facts.checkpoints import RECORDED
-from limpet.model.facts.scores import intervention_suggested, scored
+from limpet.model.facts.scores import SCORED, intervention_suggested, scored
 from limpet.model.keys import checkpoints_of
 from limpet.session.arguments import AnyKey, check_app, check_flag, key_of
 from limpet.session.documents import Internal
@@ -361,37 +362,38 @@ class Analytics:
                 return fold
             if not after:
                 fold = None  # the key has another session now
-        while True:
-            try:
-                events = await store.read(key, after=after, limit=_READ, reverse=False, types=None)
-            except _GONE:
-                return fold
-            if not events:
-                return fold
-            for event in events:
-                after = event.seq
-                if begins(event):
-                    fold = begin(key, event)
-                elif fold is not None:
-                    fold_event(fold, event)
+        async for event in self._log(key, after):
+            if begins(event):
+                fold = begin(key, event)
+            elif fold is not None:
+                fold_event(fold, event)
+        return fold
 
-    async def _count_checkpoints(self, fold: SessionFold) -> None:
-        """Count those that were made since the last fold."""
-        log = checkpoints_of(fold.key)
-        uid, after = self.file.log(log)
+    async def _log(
+        self, key: Key, after: int, *, types: tuple[str, ...] | None = None
+    ) -> AsyncIterator[Event]:
+        """Yield the events of a log, page by page; none of a session that is gone."""
         while True:
             try:
                 events = await journal_of(self._lp).store.read(
-                    log, after=after, limit=_READ, reverse=False, types=None
+                    key, after=after, limit=_READ, reverse=False, types=types
                 )
             except _GONE:
                 return
             if not events:
                 return
             for event in events:
-                after, uid = event.seq, checkpoints_owner(event, uid)
-                if event.type == RECORDED and event.data is not None and uid == fold.uid:
-                    fold_checkpoint(fold, event.data.get("size"))
+                yield event
+            after = events[-1].seq
+
+    async def _count_checkpoints(self, fold: SessionFold) -> None:
+        """Count those that were made since the last fold."""
+        log = checkpoints_of(fold.key)
+        uid, after = self.file.log(log)
+        async for event in self._log(log, after):
+            uid = checkpoints_owner(event, uid)
+            if event.type == RECORDED and event.data is not None and uid == fold.uid:
+                fold_checkpoint(fold, event.data.get("size"))
 
     async def score(
         self,
@@ -411,10 +413,18 @@ class Analytics:
         return (await session.record(fact))[0]
 
     async def scores(self, key: AnyKey) -> tuple[Score, ...]:
-        """Return the folded scores of a session, oldest first."""
-        file, _ = self._parts()
-        folds = file.folds_of(key_of(key))
-        return tuple([Score(*row) for row in file.scores(folds[-1].uid)]) if folds else ()
+        """Return the scores of a session, oldest first; those that are not folded yet too."""
+        one = key_of(key)
+        fold = await self._current(one)
+        scores = [] if fold is None else [Score(*row) for row in self.file.scores(fold.uid)]
+        after = scores[-1].seq if scores else 0
+        async for event in self._log(one, after, types=(SCORED, *BEGINNINGS)):
+            if begins(event):
+                scores.clear()  # those of the session that it was forked from
+            elif (data := event.data) is not None:
+                named = (event.seq, data["name"], data["value"])
+                scores.append(Score(*named, data.get("turn"), data.get("call")))
+        return tuple(scores)
 
     # --- groups ----------------------------------------------------------------------------------
 
@@ -616,6 +626,8 @@ class Analytics:
         `warm_up` sessions are not judged. With a `false_alarm_rate` the bounds are set so that the
         chance of any false alert stays at that rate; without one, the result reports the rate that
         k implies."""
+        if isinstance(metrics, str):
+            raise InvalidInput("metrics are several names: pass a tuple, also of one.")
         names = tuple(metrics)
         if unknown := [name for name in names if name not in finding.METRICS]:
             known = ", ".join(finding.METRICS)
