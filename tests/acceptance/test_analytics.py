@@ -425,6 +425,21 @@ async def test_an_erased_user_leaves_nothing(lp: limpet.Limpet, an: limpet.Analy
         await an.session(s.key)
 
 
+async def test_an_app_is_not_taken_for_another_that_has_its_id_now(tmp_path: Path) -> None:
+    """Not by a process that has looked at the app, while another one removed it from the file."""
+    writer, reader = (AnalyticsFile(tmp_path / "analytics.db") for _ in range(2))
+    gone = _synthetic(490_000 * HOUR_US, "s1")
+    later = msgspec.structs.replace(_synthetic(490_000 * HOUR_US, "s2"), app="later")
+    for fold, times, left in ((gone, 1, 1), (gone, -1, 0), (later, 1, 0)):
+        writer.changed_elsewhere()
+        with writer.commit() as c:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally, times)
+        assert len(reader.totals("support", "task_type", 9).table("task_type")) == left
+    writer.close()
+    reader.close()
+
+
 async def test_the_name_of_an_erased_user_is_nowhere_in_the_file(
     lp: limpet.Limpet, tmp_path: Path
 ) -> None:

@@ -87,7 +87,7 @@ class AnalyticsFile:
         self._cells: dict[Cell, CellTally] = {}
         self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
-        self._version = self._data_version()
+        self._version = self._ids_version = self._data_version()
 
     def _prepare(self) -> None:
         conn = self._conn
@@ -257,6 +257,9 @@ class AnalyticsFile:
         return [id for name in names if (id := self._find(("app", name))) is not None]
 
     def _find(self, name: Name) -> int | None:
+        if (version := self._data_version()) != self._ids_version:
+            self._ids.clear()  # another process may have removed a name, and given its id away
+            self._ids_version = version
         return find(self._conn, self._ids, name)
 
     def counts(self) -> tuple[int, int]:
