@@ -553,8 +553,10 @@ async def test_a_session_that_moved_away_stops_nobody(tmp_path: Path) -> None:
         assert (await there.session(moved.key)).quality == (await an.session(moved.key)).quality
 
 
-async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None:
-    """What was folded of events that the backup does not have is taken out."""
+@pytest.mark.parametrize("by", ["restore", "copy"])
+async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path, by: str) -> None:
+    """What was folded of events that the backup does not have is taken out, also by who copied
+    the file and so gave the store positions that it never issued."""
     url, analytics = f"sqlite:///{tmp_path}/s.db", f"sqlite:///{tmp_path}/a.db"
     async with limpet.open(url) as lp:
         kept = await lp.create("support", "ada", "kept", actor="user:ada")
@@ -565,8 +567,12 @@ async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None
         await lp.create("support", "bob", "lost", actor="user:bob")
         async with limpet.Analytics(lp, analytics) as an:
             await an.run(once=True)
-    limpet.restore(tmp_path / "backup.db", url, replace=True)
+    if by == "restore":
+        limpet.restore(tmp_path / "backup.db", url, replace=True)
+    else:
+        url = f"sqlite:///{tmp_path}/backup.db"
     async with limpet.open(url) as lp, limpet.Analytics(lp, analytics) as an:
+        await an.run(once=True)
         await lp.session("support", "ada", "kept").append(
             "user.message", {"text": "after"}, actor="user:ada"
         )
