@@ -1674,15 +1674,41 @@ async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.L
     """And so is a URL that names no file."""
     import apsw
 
-    conn = apsw.Connection(str(tmp_path / "x.db"))
-    conn.execute("CREATE TABLE t (a)")
-    conn.close()
+    with apsw.Connection(str(tmp_path / "x.db")) as conn:
+        conn.execute("CREATE TABLE t (a)")
     with pytest.raises(limpet.errors.StoreForeign):
         await limpet.Analytics(lp, f"sqlite:///{tmp_path}/x.db").by("user", app="support")
+    assert conn.execute("PRAGMA journal_mode").get == "delete"
+    conn.close()
+    async with limpet.open(f"sqlite:///{tmp_path}/s.db"):
+        pass
+    with pytest.raises(limpet.errors.InvalidURL, match="is a store"):
+        await limpet.Analytics(lp, f"sqlite:///{tmp_path}/s.db").by("user", app="support")
     with pytest.raises(limpet.errors.InvalidURL):
         limpet.Analytics(lp, "postgresql://x")
     with pytest.raises(InvalidInput):
         limpet.Analytics("x", "memory://")  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_a_damaged_file_says_what_to_do(tmp_path: Path, lp: limpet.Limpet) -> None:
+    """Whoever folds or reads it is asked to remove it: the store has what was in it."""
+    path = tmp_path / "analytics.db"
+    async with limpet.Analytics(lp, f"sqlite:///{path}") as an:
+        for number in range(50):
+            await lp.create("support", f"u{number}", actor="user:ada")
+        await an.run(once=True)
+    pages = bytearray(path.read_bytes())
+    for at in range(8192, len(pages), 4096):
+        pages[at : at + 100] = b"\xff" * 100
+    path.write_bytes(pages)
+    for ask in ("by", "run", "failing"):
+        an = limpet.Analytics(lp, f"sqlite:///{path}")
+        with pytest.raises(limpet.errors.StoreCorrupt, match="Remove it"):
+            await getattr(an, ask)(*(["user"] if ask == "by" else []))
+        await an.close()
+    path.write_text("a file of somebody")
+    with pytest.raises(limpet.errors.StoreForeign):
+        await limpet.Analytics(lp, f"sqlite:///{path}").by("user")
 
 
 WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -1753,6 +1779,38 @@ async def test_analytics_follow_a_store_as_it_is_written(
     an.stop()
     await lp.create("support", "bob", actor="user:bob")  # it looks again, and stops
     assert await running > 0
+
+
+async def test_an_outage_of_the_store_stops_nothing(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows a store tries again; what does not pass is raised, and nothing counts twice."""
+    failures = [limpet.errors.StoreFailed("s.db", "gone", "read") for _ in range(3)]
+    take = folding.FeedFold._take
+
+    def failing(of: Any, *args: Any) -> bool:
+        taken = take(of, *args)
+        if failures:
+            raise failures.pop()
+        return taken
+
+    monkeypatch.setattr(folding.FeedFold, "_take", failing)
+    monkeypatch.setattr(analytics, "_HOUSE_SECONDS", 0.01)
+    ended = asyncio.Event()
+    lp.maintenance.on_metric(
+        lambda metric: ended.set() if metric.name == "session.analytics" else None
+    )
+    async with asyncio.timeout(60):
+        s = await spoken(lp, "fine")
+        await s.complete()
+        running = asyncio.ensure_future(an.run())
+        await ended.wait()
+        assert not failures
+        assert (await an.by("user", app="support"))["ada"]["turns"] == 1
+        failures.append(limpet.errors.StoreClosed("s.db"))
+        await lp.create("support", "bob", actor="user:bob")
+        with pytest.raises(limpet.errors.StoreClosed):
+            await running
 
 
 async def test_closing_ends_what_follows_a_store(lp: limpet.Limpet) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -76,6 +76,7 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     SessionNotFound,
+    StoreError,
     TooLittleFeedback,
 )
 from limpet.model import Event, Key, described
@@ -103,6 +104,7 @@ _HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at adv
 _PAUSE: Final = 10  # times as long as such a look took, if that is more
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 _DIGITS: Final = re.compile(r"(\d+)")
+_Result = TypeVar("_Result")
 OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
 
@@ -210,7 +212,11 @@ class Analytics:
 
     async def run(self, *, once: bool = False) -> int:
         """Fold new events; with once=True return when they are folded, otherwise continue until
-        `stop` or cancellation. Return the number of events folded."""
+        `stop` or cancellation. Return the number of events folded.
+
+        Raises StoreError; while it continues, only one that does not pass: what may succeed later
+        is logged and tried again.
+        """
         _, folding = self._parts()
         began, self._stopping, self._runner = folding.events, False, asyncio.current_task()
         self._ended.clear()
@@ -241,7 +247,7 @@ class Analytics:
                     bell.clear()
                     if house.done():
                         house.result()  # raises what it has raised
-                    if await self._fold_page():
+                    if await self._tried_again(self._fold_page):
                         await asyncio.sleep(0)
                         continue
                     with suppress(TimeoutError):
@@ -253,13 +259,27 @@ class Analytics:
                 await house
 
     async def _keep_house_regularly(self) -> None:
-        await self._predict_all()
+        await self._tried_again(self._predict_all)
         while True:
             began = time.monotonic()
-            if await self._adopt_model():
-                await self._predict_all()
-            await self._keep_house()
+            await self._tried_again(self._keep_house_and_model)
             await asyncio.sleep(max(_HOUSE_SECONDS, _PAUSE * (time.monotonic() - began)))
+
+    async def _keep_house_and_model(self) -> None:
+        if await self._adopt_model() or self.file.meta(PREDICTING) is not None:
+            await self._predict_all()
+        await self._keep_house()
+
+    async def _tried_again(self, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
+        """Do this; None if the store or the file fails for the moment: it is done again later."""
+        try:
+            return await work()
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            SESSION.warning("analytics tried again: error=%s", error.code)
+            await asyncio.sleep(_HOUSE_SECONDS)
+            return None
 
     async def catch_up(self, seconds: float) -> bool:
         """Fold new events for about this many seconds. Return True if none are left. An alternative

@@ -38,9 +38,9 @@ from limpet.analytics.rollup import (
     unpack,
     without_seconds,
 )
-from limpet.analytics.schema import prepare
+from limpet.analytics.schema import check, prepare
 from limpet.analytics.tables import Cells
-from limpet.errors import InvalidURL
+from limpet.errors import InvalidURL, StoreCorrupt, StoreError, StoreForeign
 from limpet.model import Key
 from limpet.store.open import sqlite_path
 from limpet.store.sqlite.failures import translate
@@ -48,6 +48,7 @@ from limpet.store.sqlite.failures import translate
 _BUSY_MS: Final = 10_000
 _FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _URI: Final = _FLAGS | apsw.SQLITE_OPEN_URI
+_MADE_AGAIN: Final = "Remove it: analytics are made again from the store, but for deleted sessions"
 _MEMORY: Final = "file:/limpet-analytics-{}?vfs=memdb"  # connections of one name share it
 _CELLS_MAX: Final = 20_000  # in memory
 _ROLLED_TOGETHER: Final = 5_000
@@ -71,19 +72,57 @@ class FoldedElsewhere(Exception):
     """Another process has written meanwhile: what was read here is not to be counted."""
 
 
+class FileCursor(apsw.Cursor):
+    """A cursor that raises SQLite's errors as ours, but where its rows are looped over."""
+
+    def execute(self, *args: Any, **options: Any) -> apsw.Cursor:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().execute(*args, **options)
+
+    def executemany(self, *args: Any, **options: Any) -> apsw.Cursor:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().executemany(*args, **options)
+
+    def fetchall(self) -> list[Any]:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().fetchall()
+
+    @contextmanager
+    def _errors_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise as_ours(error, self.connection.filename) from error
+
+
+def as_ours(error: apsw.Error, where: str) -> StoreError:
+    """Return an error of SQLite as ours: nothing of the file is lost that the store does not have,
+    but the metrics of deleted sessions."""
+    match error:
+        case apsw.NotADBError():
+            return StoreForeign(where)
+        case apsw.CorruptError():
+            return StoreCorrupt(where, str(error), _MADE_AGAIN)
+    return translate(error, where, "write")
+
+
 class AnalyticsFile:
     """An open file."""
 
     def __init__(self, path: Path | None, *, memory: str | None = None) -> None:
-        """Open the file, or for None memory: that of this name, or new. Raises StoreForeign,
-        StoreNewer, StoreUnopened."""
+        """Open the file, or for None memory: that of this name, or new. Raises InvalidURL for a
+        store, StoreForeign, StoreNewer, StoreUnopened."""
         self._path, self._memory = path, memory or uuid.uuid4().hex
         self.where = _MEMORY.format(self._memory) if path is None else str(path)
         try:
             self._conn = apsw.Connection(self.where, _URI if path is None else _FLAGS)
-            self._prepare()
         except apsw.Error as error:
-            raise translate(error, self.where, "write") from error
+            raise as_ours(error, self.where) from error
+        self._conn.cursor_factory = FileCursor
+        self._prepare()
         self._cells: dict[Cell, CellTally] = {}
         self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
@@ -92,6 +131,7 @@ class AnalyticsFile:
     def _prepare(self) -> None:
         conn = self._conn
         conn.set_busy_timeout(_BUSY_MS)
+        check(conn, self.where)  # before anything of another program's file is changed
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
         conn.execute("PRAGMA secure_delete = ON")  # names of erased users leave the free pages too
@@ -140,7 +180,8 @@ class AnalyticsFile:
 
     def names(self) -> list[tuple[bytes, int]]:
         """Return the uid of every session as it is stored, and the hash of its key."""
-        return list(self._conn.execute("SELECT uid, name FROM sessions"))
+        rows: list[Any] = self._conn.execute("SELECT uid, name FROM sessions").fetchall()
+        return rows
 
     def folds_at(self, uids: Iterable[bytes]) -> list[SessionFold]:
         """Return the folds of these sessions, uids as they are stored; without those that are not
@@ -151,7 +192,8 @@ class AnalyticsFile:
 
     def folds_of(self, key: Key) -> list[SessionFold]:
         """Return the folds of all sessions that had this key, the newest last."""
-        rows = self._conn.execute("SELECT fold FROM sessions WHERE name = ?", (hashed(key),))
+        sql = "SELECT fold FROM sessions WHERE name = ?"
+        rows: list[Any] = self._conn.execute(sql, (hashed(key),)).fetchall()
         folds = [fold for (raw,) in rows if (fold := _decoder.decode(raw)).key == key]
         return sorted(folds, key=lambda fold: fold.created_us)
 
@@ -161,14 +203,19 @@ class AnalyticsFile:
         """Yield folds in the order of their uids: all, or those with feedback, or under way."""
         also = "AND rated IS NOT NULL" if rated else "AND ended IS NULL" if live else ""
         sql = f"SELECT fold FROM sessions WHERE uid > ? {also} ORDER BY uid LIMIT ?"  # nosec B608  # no input in it
-        for (raw,) in self._conn.execute(sql, (after, limit)):
-            yield _decoder.decode(raw)
+        rows = self._conn.execute(sql, (after, limit))
+        try:
+            for (raw,) in rows:
+                yield _decoder.decode(raw)
+        except apsw.Error as error:
+            raise as_ours(error, self.where) from error
 
     def recent(self, app: str | None, limit: int) -> list[SessionFold]:
         """Return the sessions of an app that were seen last, the oldest of them first."""
         where, given = ("", ()) if app is None else ("WHERE app = ?", (app,))
         sql = f"SELECT fold FROM sessions {where} ORDER BY seen DESC LIMIT ?"  # nosec B608  # fixed text
-        folds = [_decoder.decode(raw) for (raw,) in self._conn.execute(sql, (*given, limit))]
+        rows: list[Any] = self._conn.execute(sql, (*given, limit)).fetchall()
+        folds = [_decoder.decode(raw) for (raw,) in rows]
         return folds[::-1]
 
     def rated(self) -> int:
@@ -183,7 +230,7 @@ class AnalyticsFile:
     def scores(self, uid: str) -> list[tuple[Any, ...]]:
         """Return seq, name, value, turn and call of each score of a session."""
         sql = "SELECT seq, name, value, turn, call FROM scores WHERE uid = ? ORDER BY seq"
-        return list(self._conn.execute(sql, (packed(uid),)))
+        return self._conn.execute(sql, (packed(uid),)).fetchall()
 
     def totals(self, app: str | None, dimension: str, limit: int) -> Cells:
         """Return the largest groups over all time, the largest first."""
@@ -227,7 +274,8 @@ class AnalyticsFile:
     ) -> Cells:
         """Return the cells of these groups, which keep their order."""
         sql = f"SELECT id, name FROM names WHERE id IN {_LISTED.format('?1')}"  # nosec B608  # fixed text
-        names = dict(self._conn.execute(sql, (_listed(ids),)))
+        named: list[Any] = self._conn.execute(sql, (_listed(ids),)).fetchall()
+        names = dict(named)
         known = {id: place for place, id in enumerate([id for id in ids if id in names])}
         sql = f"""SELECT group_id, grain, start, tally FROM {_RANGES.format("?1")} CROSS JOIN cells
             WHERE group_id IN {_LISTED.format("?2")} AND app_id IN {_LISTED.format("?3")}
@@ -245,12 +293,15 @@ class AnalyticsFile:
         sql = f"""SELECT name, min(start) FROM names JOIN cells ON group_id = id
             WHERE kind = ?2 AND app_id IN {_LISTED.format("?1")} AND grain IN (1, 2, 3)
             GROUP BY id"""  # nosec B608  # fixed text
-        return list(self._conn.execute(sql, (_listed(self._app_ids(app)), dimension)))
+        given = (_listed(self._app_ids(app)), dimension)
+        rows: list[Any] = self._conn.execute(sql, given).fetchall()
+        return rows
 
     def apps(self) -> list[str]:
         """Return the apps in order."""
         sql = "SELECT name FROM names WHERE kind = 'app' ORDER BY name"
-        return [name for (name,) in self._conn.execute(sql)]
+        rows: list[Any] = self._conn.execute(sql).fetchall()
+        return [name for (name,) in rows]
 
     def _app_ids(self, app: str | None) -> list[int]:
         names = self.apps() if app is None else [app]

@@ -112,6 +112,9 @@ class FeedFold:
                 self._file.set_meta("position", None)
                 self._file.set_meta("checkpoints", None)
                 return []
+            except BaseException:  # what was folded of this page is not in the file
+                self._reset()
+                raise
 
     async def _step(self) -> list[SessionFold] | None:
         if self._file.changed_elsewhere():
