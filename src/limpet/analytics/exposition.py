@@ -135,8 +135,8 @@ def instrument(file: AnalyticsFile, meter_provider: Any = None) -> Observer:
 
     def observing(measure: Measure) -> Callable[[Any], list[Any]]:
         def observe(_: Any) -> list[Any]:
-            found = observer.values(measure)
-            return [metrics.Observation(value, labels) for _, labels, value in found]
+            values = observer.values(measure)
+            return [metrics.Observation(value, labels) for _, labels, value in values]
 
         return observe
 

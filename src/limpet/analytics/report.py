@@ -328,7 +328,7 @@ def _plot(table: Table, column: str, title: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text of anybody as text of the page, with what is hidden in it made visible."""
-    return escape(_HIDDEN.sub(lambda found: f"⟦U+{ord(found[0]):04X}⟧", text))
+    return escape(_HIDDEN.sub(lambda mark: f"⟦U+{ord(mark[0]):04X}⟧", text))
 
 
 def _moment(window: str) -> str:

@@ -85,27 +85,27 @@ def check(conn: apsw.Connection, where: str) -> int:
     """Return the format of a file, 0 if it is empty; reads only. Raises InvalidURL for a store,
     StoreForeign, StoreNewer."""
     application = conn.execute("PRAGMA application_id").get
-    found = int(conn.execute("PRAGMA user_version").get)
+    format_ = int(conn.execute("PRAGMA user_version").get)
     if application == APPLICATION_ID:
         raise InvalidURL(where, "it is a store", "Analytics are kept in a file of their own")
     if application != _APPLICATION:
         is_empty = not conn.execute("SELECT count(*) FROM sqlite_schema").get
-        if application or found or not is_empty:
+        if application or format_ or not is_empty:
             raise StoreForeign(where)
-    if found > FORMAT:
-        raise StoreNewer(where, found, FORMAT)
-    return found
+    if format_ > FORMAT:
+        raise StoreNewer(where, format_, FORMAT)
+    return format_
 
 
 def prepare(conn: apsw.Connection, where: str) -> None:
     """Create the tables, or bring them to this format. Raises as `check` does."""
-    found = check(conn, where)
-    if found == 0:
+    before = check(conn, where)
+    if before == 0:
         conn.execute(_SCHEMA + _CELLS_SCHEMA)
         conn.execute(f"PRAGMA application_id = {_APPLICATION}")
-    if 0 < found < 2:
+    if 0 < before < 2:
         _give_sessions_their_app(conn)
-    if 0 < found < 3:
+    if 0 < before < 3:
         _put_groups_side_by_side(conn)
     conn.execute(f"PRAGMA user_version = {FORMAT}")
 

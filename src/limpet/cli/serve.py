@@ -235,7 +235,7 @@ async def folding(lp: limpet.Limpet, url: str) -> AsyncIterator[limpet.Analytics
 
 
 def _say_if_failed(running: asyncio.Task[int]) -> None:
-    """What is served goes on without; but nothing is measured until it is served again."""
+    """The server goes on, but nothing is measured until it is started again."""
     if not running.cancelled() and (error := running.exception()) is not None:
         logger = logging.getLogger("limpet.server")  # which is not imported for every command
         logger.error("analytics stopped: error=%s", type(error).__name__)
