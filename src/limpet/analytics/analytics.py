@@ -11,7 +11,7 @@ import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf
@@ -792,11 +792,20 @@ class Analytics:
     # --- elsewhere -------------------------------------------------------------------------------
 
     async def export(self, path: str | Path, *, app: str | None = None) -> int:
-        """Write one row per session to a Parquet file and return their number. Raises
-        ExtraMissing."""
+        """Write one row per session to a Parquet file and return their number, in a thread: there
+        may be many. Raises ExtraMissing, InvalidInput."""
         from limpet.analytics.export import write_parquet
 
-        return write_parquet(self.file, Path(path), self._now_us(), check_app(app))
+        now_us, chosen = self._now_us(), check_app(app)
+        if self._path is None:  # in memory, who reads for long keeps others from writing
+            return write_parquet(self.file, Path(path), now_us, chosen)
+        return await asyncio.to_thread(self._export, Path(path), now_us, chosen)
+
+    def _export(self, path: Path, now_us: int, app: str | None) -> int:
+        from limpet.analytics.export import write_parquet
+
+        with closing(AnalyticsFile(self._path)) as file:
+            return write_parquet(file, path, now_us, app)
 
     async def prometheus(self, *, app: str | None = None) -> str:
         """Return the totals of every app, or of one, in the text format of Prometheus."""
