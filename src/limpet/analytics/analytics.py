@@ -79,7 +79,7 @@ from limpet.errors import (
     StoreError,
     TooLittleFeedback,
 )
-from limpet.model import Event, Key, described
+from limpet.model import Event, Key, described, to_us
 from limpet.model.facts import phases
 from limpet.model.facts.checkpoints import RECORDED
 from limpet.model.facts.scores import SCORED, intervention_suggested, scored
@@ -522,7 +522,6 @@ class Analytics:
         version 0, and stays in this file. Raises TooLittleFeedback with fewer than `minimum` rated
         sessions, and always with fewer than 10.
         """
-        file, _ = self._parts()
         _check_count("minimum", minimum)
         now_us = self._now_us()
         samples = await self._samples(now_us)
@@ -535,8 +534,7 @@ class Analytics:
         if self._stores_models:
             await documents.put(MODEL, model.plain, expect=last)
         self._take(model)
-        file.set_meta("trained_us", now_us)
-        file.set_meta("rated", len(samples))
+        self._note_training(now_us, len(samples))
         await self._predict_all()
         return model
 
@@ -567,7 +565,13 @@ class Analytics:
         if newest is None or (self._model is not None and self._model.version >= newest.version):
             return False
         self._take(newest)
+        self._note_training(to_us(newest.trained_at), newest.sessions)
         return True
+
+    def _note_training(self, at_us: int, rated: int) -> None:
+        """Note when the newest model was trained, and on how many sessions: for the schedule."""
+        self.file.set_meta("trained_us", at_us)
+        self.file.set_meta("rated", rated)
 
     def _take(self, model: SatisfactionModel) -> None:
         """Predict with another model from now on: what was folded before is predicted again."""
