@@ -1064,8 +1064,8 @@ class ScopeFull(StateError, code="scope.full"):
 
 
 class TooLittleFeedback(StateError, code="feedback.too_little"):
-    template = """only {found} sessions have feedback; training needs at least {minimum}. Nothing
-    was changed: train again when users have rated more sessions."""
+    template = """only {found} of the sessions that were measured have feedback; training needs at
+    least {minimum}. Measure new sessions with run(once=True), or wait for more feedback."""
     found: int
     minimum: int
 
