@@ -22,10 +22,11 @@ VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")
 _READS: Final = re.compile(
-    r"\bcall\.(text|texts|flag|number|limit|times|is_ascending|place)\((?:\"(\w+)\")?"
+    r"\bcall\.(text|texts|flag|number|limit|part|view|times|is_ascending|place)\((?:\"(\w+)\")?"
 )
 _HANDS_ON: Final = re.compile(r"\b(\w+)\(call\b")
 _TEXT: Final = {"type": "string"}
+_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": 1_000}
 _EVENT: Final = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
 _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "text": lambda name: {name: _TEXT},
@@ -33,14 +34,16 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "flag": lambda name: {name: {"type": "boolean"}},
     "number": lambda name: {name: {"type": "integer", "minimum": 1}},
     "place": lambda name: {name: {"type": "integer", "minimum": 0}},
-    "limit": lambda _: {"limit": {"type": "integer", "minimum": 1, "maximum": 1_000}},
+    "limit": lambda _: {"limit": _LIMIT},
+    "part": lambda _: {"limit": _LIMIT, "page": _TEXT},
+    "view": lambda _: {"view": {"type": "string", "enum": ["basic", "full"]}},
     "is_ascending": lambda _: {"order": {"type": "string", "enum": ["asc", "desc"]}},
     "times": lambda _: {
         f"created_at[{each}]": {"type": "string", "format": "date-time"}
         for each in ("gt", "gte", "lt", "lte")
     },
 }
-_WITHOUT_NAME: Final = frozenset(("limit", "times", "is_ascending"))
+_WITHOUT_NAME: Final = frozenset(("limit", "part", "times", "is_ascending"))
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
     ("/", "/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")

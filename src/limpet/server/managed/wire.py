@@ -196,6 +196,20 @@ class WireCall:
     def limit(self) -> int:
         return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
 
+    def part(self, items: Sequence[Json], *, default: int = PAGE_DEFAULT) -> Json:
+        """The page of a list that is whole here. Raises InvalidQuery, InvalidCursor."""
+        limit = self.number("limit", default, most=PAGE_MAX)
+        start = place_in(self.text("page"))
+        end = start + limit
+        return page(items[start:end], to_token(str(end)) if end < len(items) else None)
+
+    def view(self, default: str) -> str:
+        """How much of a memory is shown: "full" is with its content. Raises InvalidQuery."""
+        text = self.text("view") or default
+        if text not in ("basic", "full"):
+            raise InvalidQuery("view is basic or full")
+        return text
+
     def flag(self, name: str) -> bool:
         return self.text(name) in ("true", "True", "1")
 

@@ -247,9 +247,8 @@ def _lease(document: Document) -> Lease:
 
 
 def _lease_form(value: Json, *, extended: bool, seconds: int) -> Json:
-    last = value["latest_heartbeat_at"]
     return {
-        "last_heartbeat": last,
+        "last_heartbeat": value["latest_heartbeat_at"] or "",
         "lease_extended": extended,
         "state": value["state"],
         "ttl_seconds": seconds,
