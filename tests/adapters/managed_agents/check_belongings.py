@@ -132,9 +132,7 @@ def text_of(message: Any) -> str:
     return str(message.content[0].text)
 
 
-def test_an_approval_in_a_thread_is_answered_through_the_session(
-    client: Any, session: Any
-) -> None:
+def test_an_approval_in_a_thread_is_answered_through_the_session(client: Any, session: Any) -> None:
     """The event that asks is in the thread; the answer needs nothing but its id."""
     sessions = client.beta.sessions
     sessions.events.send(session.id, events=[said("delegate to refund")])
