@@ -85,9 +85,11 @@ _THINGS: Final = {
     "wire_work": "work",
     "resources": "resource",
     "threads": "thread",
+    "traces": "trace",
     "models": "model",
     "skills": "skill",
 }
+_LABEL: Final = "labels["
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
 _requests: Final = count(1)
@@ -234,6 +236,15 @@ class WireCall:
         except ValueError:
             raise InvalidQuery(f"{name} is a time, as in 2026-11-17T12:00:00Z") from None
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+    def labels(self) -> dict[str, str]:
+        """The values of `labels[name]=`."""
+        query = self.request.query_params
+        return {
+            name[len(_LABEL) : -1]: value
+            for name, value in query.items()
+            if name.startswith(_LABEL) and name.endswith("]")
+        }
 
     def is_ascending(self, *, default: bool) -> bool:
         """True if `order=asc`. Raises InvalidQuery."""
