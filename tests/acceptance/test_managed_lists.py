@@ -286,6 +286,24 @@ async def test_a_session_shows_what_it_cost_and_stops_its_clock(wire: Wire) -> N
     assert (await wire("GET", f"/sessions/{id}"))["stats"] == shown["stats"]
 
 
+async def test_work_names_the_user_of_its_session(wire: Wire) -> None:
+    """A worker with a key of the whole app finds the session by it."""
+    environment = (await wire("POST", "/environments", {"name": "lab"}))["id"]
+    agent = (await wire("POST", "/agents", {"name": "a", "model": "m"}))["id"]
+    made = {"agent": agent, "environment_id": environment}
+    made |= {"initial_events": [{"type": "user.message", "content": [TEXT]}]}
+    ada = {"limpet_user": "ada"}
+    session = (await wire("POST", "/sessions", made, **ada))["id"]
+    work = await wire("GET", f"/environments/{environment}/work/poll")
+    assert work["data"] == {"type": "session", "id": session, "user": "ada"}
+    await wire("GET", f"/sessions/{session}", status=404)
+    assert (await wire("GET", f"/sessions/{session}", **ada))["status"] == "running"
+    stop = f"/environments/{environment}/work/{work['id']}"
+    await wire("POST", f"{stop}/stop", {})
+    beat = await wire("POST", f"{stop}/heartbeat")
+    assert (beat["last_heartbeat"], beat["lease_extended"]) == ("", False)
+
+
 async def _delegates(turn: limpet.Turn) -> None:
     (event,) = turn.inputs
     below = int(event.data["text"])

@@ -47,7 +47,6 @@ from limpet.model.facts.running.requests import (
 from limpet.model.facts.running.runs import MAX_STEPS
 from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED
 from limpet.server import ids
-from limpet.server.access import header_of
 from limpet.server.forms import PageForm
 from limpet.server.managed.files import content_of as content_of_file, find_file
 from limpet.server.managed.forms import SentForm, WireEventForm
@@ -125,9 +124,7 @@ async def send(call: WireCall) -> Answer:
     if not 0 < len(body.events) <= _EVENTS_MAX:
         raise InvalidInput(f"events is a list of 1 to {_EVENTS_MAX:,} events.")
     key = call.key()
-    idempotency = header_of(call.request, b"idempotency-key")
-    if idempotency is not None and not 0 < len(idempotency) <= 255:
-        raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
+    idempotency = call.idempotency_key()
     if idempotency is None and not any([_has_place(event) for event in body.events]):
         drafts = [draft_of(await with_files(call, event)) for event in body.events]
         recorded, facts = await append_to(call.lp, key, drafts)

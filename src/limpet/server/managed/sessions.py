@@ -13,13 +13,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery, SessionError
+from limpet.errors import (
+    IdempotencyKeyReused,
+    InvalidCursor,
+    InvalidInput,
+    InvalidQuery,
+    SessionError,
+    SessionExists,
+)
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
 from limpet.model.facts.running.budgets import MILLION, Budget, granted
@@ -80,6 +88,8 @@ class Managed(msgspec.Struct):
     resources: list[dict[str, Any]]
     vault_ids: list[str]
     budget: dict[str, Any] | None = None
+    # The digest of the request that made it under an Idempotency-Key.
+    request: str | None = None
 
 
 class SessionCreate(msgspec.Struct):
@@ -121,8 +131,28 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(response=WireSessionForm)
 async def create(call: WireCall) -> Answer:
-    """The session and its first events are recorded in one commit."""
-    body = await call.body(SessionCreate)
+    """The session and its first events are recorded in one commit: once under an
+    Idempotency-Key."""
+    body, key = await call.body(SessionCreate), call.idempotency_key()
+    if key is None:
+        return await shown(call, await _created(call, body, ids.new_id(ids.SESSION), None))
+    named = "\0".join([call.caller.name, call.app, call.user, key])
+    id = f"{ids.SESSION}{sha256(named.encode()).hexdigest()[:26]}"
+    digest = sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:32]
+    made = Key(call.app, call.user, id)
+    before: Session[Any] | None = await call.lp.find(made, tail=0, archived=True)
+    if before is None:
+        try:
+            return await shown(call, await _created(call, body, id, digest))
+        except SessionExists:  # by the same request, at the same time
+            before = await call.lp.get(made, tail=0, archived=True)
+    if managed_in(before.values, call.app).get("request") != digest:
+        raise IdempotencyKeyReused(key)
+    return await shown(call, made)
+
+
+async def _created(call: WireCall, body: SessionCreate, id: str, digest: str | None) -> Key:
+    """Create a session. Raises SessionExists, DocumentNotFound, InvalidInput."""
     agent = await _agent(call, body.agent)
     environment = await find_environment(call, body.environment_id)
     if environment["archived_at"] is not None:
@@ -137,18 +167,18 @@ async def create(call: WireCall) -> Answer:
         "resources": await resources_of(call, body.resources),
         "vault_ids": await _vaults(call, body.vault_ids),
         "budget": body.budget,
+        "request": digest,
     }
     labels = {"agent_id": agent["id"], "agent_version": str(agent["version"])}
     labels["environment_id"] = body.environment_id
     events = [draft_of(await with_files(call, each)) for each in body.initial_events]
-    id = ids.new_id(ids.SESSION)
     async with call.lp.commit() as c:
         new = c.create(call.app, call.user, id, state={MANAGED: managed}, labels=labels)
         if body.budget is not None:
             c.record(new, granted(_budget(body.budget)))
         for draft in events:
             c.append(new, draft.type, draft.data)
-    return await shown(call, new.key)
+    return new.key
 
 
 async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:

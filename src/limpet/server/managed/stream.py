@@ -146,10 +146,15 @@ class EventStream(Response, Generic[T]):
         return [b"event: error\ndata: " + said + b"\n\n"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._next = asyncio.ensure_future(anext(self._items))
-        await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         headers = [*self.raw_headers, *_HEADERS]
         kept = [(name, value) for name, value in headers if name != b"content-length"]
+        if scope["method"] == "HEAD":  # nothing would ever come
+            await self._items.aclose()
+            await send({"type": "http.response.start", "status": 200, "headers": kept})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        self._next = asyncio.ensure_future(anext(self._items))
+        await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
         lapsing = asyncio.ensure_future(self._call.caller.lapsed.wait())  # its key was revoked
         leaving = asyncio.ensure_future(_left(receive))

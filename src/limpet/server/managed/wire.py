@@ -90,6 +90,7 @@ _THINGS: Final = {
     "skills": "skill",
 }
 _LABEL: Final = "labels["
+_KEY_CHARS_MAX: Final = 255
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
 _requests: Final = count(1)
@@ -143,6 +144,13 @@ class WireCall:
     def key(self) -> Key:
         """The key of the session in the path. Raises InvalidInput."""
         return known_key(self.app, self.user, ids.session_key_id(self.path("session_id")))
+
+    def idempotency_key(self) -> str | None:
+        """Under which a request is made once. Raises InvalidInput."""
+        key = header_of(self.request, b"idempotency-key")
+        if key is not None and not 0 < len(key) <= _KEY_CHARS_MAX:
+            raise InvalidInput(f"an Idempotency-Key has 1 to {_KEY_CHARS_MAX} characters.")
+        return key
 
     def of_app(self, collection: str) -> Documents:
         """Documents that all users of the app share."""

@@ -282,5 +282,7 @@ def _form(document: Document) -> Json:
     value = dict(document.value)
     session = value.pop("session_id")
     del value["lease"]
-    data = {"type": "session", "id": session}
+    # A key of an app hands out work of any user: it names the user in the header limpet-user.
+    user, _, _ = ids.from_wire(_PREFIX, document.name).partition("\n")
+    data = {"type": "session", "id": session, "user": user}
     return {"id": document.name, "type": "work", **value, "data": data, "secret": None}  # nosec B105
