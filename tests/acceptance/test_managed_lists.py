@@ -314,6 +314,37 @@ async def _delegates(turn: limpet.Turn) -> None:
         await turn.say("yes" if await turn.approve("refund", {"amount": 3}) else "no")
 
 
+WEATHER = limpet.Tool(name="weather", version="1.0.0", schema={"type": "object"})
+
+
+def _asks_for_weather(request: limpet.ModelRequest) -> limpet.Reply:
+    if len(request.messages) > 1:
+        return limpet.Reply("it is " + str(request.messages[-1]["content"]))
+    return limpet.Reply("", (limpet.ToolCall("c1", "weather", {"city": "Kyiv"}),))
+
+
+async def test_a_tool_of_the_client_is_used_once_on_the_wire(wire: Wire) -> None:
+    """The model's call is the agent.custom_tool_use that asks for its result, and the result is the
+    client's event: neither is shown again as if the agent had run the tool."""
+    id = await wire.session()
+    path, key = f"/sessions/{id}/events", ("default", "default", id)
+    agent = limpet.Agent(_asks_for_weather, [WEATHER])
+    await wire("POST", path, {"events": [{"type": "user.message", "content": [TEXT]}]})
+    await wire.lp.wake(key, agent)
+    shown = await wire.all(f"{path}?")
+    (use,) = [each for each in shown if each["type"].endswith("tool_use")]
+    assert (use["type"], use["name"]) == ("agent.custom_tool_use", "weather")
+    assert shown[-1]["stop_reason"] == {"type": "requires_action", "event_ids": [use["id"]]}
+    answer = {"type": "user.custom_tool_result", "custom_tool_use_id": use["id"]}
+    await wire("POST", path, {"events": [{**answer, "content": [{**TEXT, "text": "dry"}]}]})
+    await wire.lp.wake(key, agent)
+    types = [each["type"] for each in await wire.all(f"{path}?")]
+    assert "agent.tool_result" not in types
+    assert "agent.tool_use" not in types
+    (said,) = await wire.all(f"{path}?types[]=agent.message")
+    assert said["content"][0]["text"] == "it is dry"
+
+
 async def _run(lp: limpet.Limpet) -> None:
     await limpet.Worker(lp, _delegates, app="default", idle_exit=True, signals=False).run()
 

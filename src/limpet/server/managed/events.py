@@ -39,6 +39,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
+    CUSTOM_TOOL_USE,
     RESOLUTION,
     asked_id,
     check_answer,
@@ -76,7 +77,7 @@ _ANSWERS: Final = {
     CUSTOM_RESULT: "custom_tool_use_id",
     "user.tool_result": "tool_use_id",
 }
-# What a block of content holds, by its type; and its source, by the type of that.
+# The fields of a block of content, by its type; and of its source, by the type of that.
 _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "text": ("text",),
     "image": ("source",),
@@ -192,16 +193,16 @@ class CheckedSend:
     async def _recorded(self) -> list[Json]:
         """Return the events recorded earlier under this key. Raises IdempotencyKeyReused."""
         wanted = [self._id(place) for place in range(len(self._events))]
-        found: dict[str, tuple[Session[Any], Event]] = {}
+        recorded: dict[str, tuple[Session[Any], Event]] = {}
         for session in (self._session, *await self._descendants()):
-            found |= {event.id: (session, event) for event in await session.read_ids(wanted)}
-            if len(found) == len(wanted):
+            recorded |= {event.id: (session, event) for event in await session.read_ids(wanted)}
+            if len(recorded) == len(wanted):
                 break
-        if wanted[0] not in found:
+        if wanted[0] not in recorded:
             return []
-        if found[wanted[0]][1].invocation_id != self._fingerprint:
+        if recorded[wanted[0]][1].invocation_id != self._fingerprint:
             raise IdempotencyKeyReused(self._key or "")
-        return [await self._form(*found[id]) for id in wanted]
+        return [await self._form(*recorded[id]) for id in wanted]
 
     async def _descendants(self) -> list[Session[Any]]:
         """The threads of the session, loaded, without those that are gone."""
@@ -559,8 +560,9 @@ def _defined(event: Event, data: Mapping[str, Any]) -> Json:
 
 
 def _tool_use(event: Event, data: Mapping[str, Any]) -> Json | None:
-    """Show a model's call once on the wire, without the request for its approval."""
-    if "awaits" in data and _CALL.fullmatch(str(data.get("request_id"))):
+    """Show a model's call once on the wire: without the request for its approval, and one of a
+    client's tool as the agent.custom_tool_use that follows."""
+    if data.get("client") or ("awaits" in data and _CALL.fullmatch(str(data.get("request_id")))):
         return None
     permission = data.get("permission", "allow")
     input = data.get("input")
@@ -579,10 +581,14 @@ def _custom_use(event: Event, data: Mapping[str, Any]) -> Json:
     return {"name": data.get("name", ""), "input": shown}
 
 
-def _tool_result(event: Event, data: Mapping[str, Any]) -> Json:
-    use = _use_of(data.get("request_id"))
+async def _tool_result(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json | None:
+    """The result of a tool of the agent's: that of a client's tool came as its answer."""
+    request = str(data.get("request_id"))
+    if [each.type for each in await session.read_ids([asked_id(request)])] == [CUSTOM_TOOL_USE]:
+        return None
+    form = {**_named(event, event.type), "tool_use_id": _use_of(request)}
     error = bool(data.get("is_error", False))
-    return {"tool_use_id": use, "content": _result(data.get("output")), "is_error": error}
+    return {**form, "content": _result(data.get("output")), "is_error": error}
 
 
 def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
@@ -743,6 +749,7 @@ async def _evaluated(session: Session[Any], event: Event, data: Mapping[str, Any
 _READING: Final[Mapping[str, Any]] = {
     "user.message": _input,
     "session.status_idle": _stopped,
+    "agent.tool_result": _tool_result,
     "span.completed": _request_end,
     EVALUATED: _evaluated,
     CHILD_CREATED: _child_begun,
@@ -760,8 +767,7 @@ _FORMS: Final[Mapping[str, Any]] = {
     CUSTOM_RESULT: _custom_result,
     "user.define_outcome": _defined,
     "agent.tool_use": _tool_use,
-    "agent.custom_tool_use": _custom_use,
-    "agent.tool_result": _tool_result,
+    CUSTOM_TOOL_USE: _custom_use,
     "session.status_changed": _changed,
     "session.error": _failed,
     "span.started": _span_started,

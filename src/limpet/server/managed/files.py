@@ -98,11 +98,11 @@ async def _named(call: WireCall, wanted: Mapping[str, object]) -> list[Document]
     """The files of these ids that there are."""
     if len(wanted) > _IDS_MAX:
         raise InvalidQuery(f"ids has at most {_IDS_MAX} ids")
-    found = []
+    files = []
     for id in wanted:
         with suppress(DocumentNotFound):
-            found.append(await find_file(call, id))
-    return found
+            files.append(await find_file(call, id))
+    return files
 
 
 @describe(response=FileForm)
@@ -152,7 +152,7 @@ def _form(document: Document) -> Json:
     return {name: value for name, value in form.items() if name not in ("hash", "archived_at")}
 
 
-class _Part(NamedTuple):
+class FormPart(NamedTuple):
     """One part of a form."""
 
     head: bytes
@@ -160,13 +160,13 @@ class _Part(NamedTuple):
     data: bytes
 
 
-def _parts(body: bytes, content_type: str) -> dict[str, _Part]:
+def _parts(body: bytes, content_type: str) -> dict[str, FormPart]:
     """The parts of a form by their names; of several with one name, the first. Raises
     InvalidInput."""
     return dict(reversed([*_each_part(body, content_type)]))
 
 
-def _each_part(body: bytes, content_type: str) -> Iterator[tuple[str, _Part]]:
+def _each_part(body: bytes, content_type: str) -> Iterator[tuple[str, FormPart]]:
     kind, _, options = content_type.partition(";")
     match = re.search(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', options)
     if kind.strip().lower() != "multipart/form-data" or match is None:
@@ -177,10 +177,10 @@ def _each_part(body: bytes, content_type: str) -> Iterator[tuple[str, _Part]]:
         named = {m[1].lower(): m[2] for m in _FIELD.finditer(head)}
         if blank:
             filename = named.get(b"filename", b"")
-            yield named.get(b"name", b"").decode("utf-8", "replace"), _Part(head, filename, data)
+            yield named.get(b"name", b"").decode("utf-8", "replace"), FormPart(head, filename, data)
 
 
-def _file(part: _Part) -> tuple[str, str, bytes]:
+def _file(part: FormPart) -> tuple[str, str, bytes]:
     """The name, media type and content of a file. Raises InvalidInput."""
     media = _MEDIA.search(part.head)
     shown = media[1].strip().decode("ascii", "replace") if media else ""

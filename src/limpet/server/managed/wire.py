@@ -146,7 +146,7 @@ class WireCall:
         return known_key(self.app, self.user, ids.session_key_id(self.path("session_id")))
 
     def idempotency_key(self) -> str | None:
-        """Under which a request is made once. Raises InvalidInput."""
+        """The key under which a request is made once. Raises InvalidInput."""
         key = header_of(self.request, b"idempotency-key")
         if key is not None and not 0 < len(key) <= _KEY_CHARS_MAX:
             raise InvalidInput(f"an Idempotency-Key has 1 to {_KEY_CHARS_MAX} characters.")
@@ -214,7 +214,7 @@ class WireCall:
         return page(items[start:end], to_token(str(end)) if end < len(items) else None)
 
     def view(self, default: str) -> str:
-        """How much of a memory is shown: "full" is with its content. Raises InvalidQuery."""
+        """The view of a memory: "full" is with its content. Raises InvalidQuery."""
         text = self.text("view") or default
         if text not in ("basic", "full"):
             raise InvalidQuery("view is basic or full")
