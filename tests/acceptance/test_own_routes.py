@@ -143,6 +143,46 @@ async def test_a_fork_has_the_title_that_it_is_given(place: Place) -> None:
     assert (await place.door.get(f"{place.one}/traces/none")).status == 404
 
 
+async def test_the_audit_is_filtered(place: Place) -> None:
+    """By session and time, each alone."""
+    ada = limpet.Principal("user:ada", role="owner", app="shop", user="ada")
+    other = await place.lp.create("shop", "ada", "c2")
+    for s in (place.s, other):
+        await place.lp.acting_as(ada).session(s.key).suspend()
+
+    async def about(query: str) -> set[str]:
+        answer = await place.get(f"/limpet/v1/audit?{query}")
+        return {str(each["resource"]) for each in answer["data"]}
+
+    every = await about("")
+    only = await about(f"session={ids.session_id(other.id)}")
+    assert only == {each for each in every if "c2" in each} != every
+    assert await about("since=2000-01-01T00:00:00Z") == every
+    assert await about("since=2100-01-01T00:00:00Z") == set()
+    assert (await place.door.get("/limpet/v1/audit?since=soon")).status == 400
+
+
+async def test_wakes_are_listed_page_by_page(place: Place) -> None:
+    """The newest first, each once."""
+    for text in ("a", "b", "c"):
+        await place.s.append("user.message", {"text": text}, actor="user:ada")
+        await place.lp.wake(place.s.key, _answers)
+    seqs, page = [], ""
+    while True:
+        answer = await place.get(f"{place.one}/traces?limit=2{page}")
+        seqs += [each["seq"] for each in answer["data"]]
+        if answer["next_page"] is None:
+            break
+        page = f"&page={answer['next_page']}"
+    whole = await place.get(f"{place.one}/traces")
+    assert seqs == [each["seq"] for each in whole["data"]] == sorted(set(seqs), reverse=True)
+    assert len(seqs) == 3
+
+
+async def _answers(turn: limpet.Turn) -> None:
+    await turn.say("yes")
+
+
 async def _fails(turn: limpet.Turn) -> None:
     raise ValueError("no")
 

@@ -22,11 +22,12 @@ VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")
 _READS: Final = re.compile(
-    r"\bcall\.(text|texts|flag|number|limit|part|view|times|labels|is_ascending|place)"
+    r"\bcall\.(text|texts|flag|number|limit|part|view|times|moment|labels|is_ascending|place)"
     r"\((?:\"(\w+)\")?"
 )
 _HANDS_ON: Final = re.compile(r"\b(\w+)\(call\b")
 _TEXT: Final = {"type": "string"}
+_TIME: Final = {"type": "string", "format": "date-time"}
 _LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": 1_000}
 _EVENT: Final = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
 _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
@@ -40,10 +41,8 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "view": lambda _: {"view": {"type": "string", "enum": ["basic", "full"]}},
     "labels": lambda _: {"labels": {"type": "object", "additionalProperties": _TEXT}},
     "is_ascending": lambda _: {"order": {"type": "string", "enum": ["asc", "desc"]}},
-    "times": lambda _: {
-        f"created_at[{each}]": {"type": "string", "format": "date-time"}
-        for each in ("gt", "gte", "lt", "lte")
-    },
+    "moment": lambda name: {name: _TIME},
+    "times": lambda _: {f"created_at[{each}]": _TIME for each in ("gt", "gte", "lt", "lte")},
 }
 _WITHOUT_NAME: Final = frozenset(("limit", "part", "times", "labels", "is_ascending"))
 _OURS: Final = "/limpet/v1/"

@@ -225,7 +225,7 @@ class WireCall:
 
     def times(self) -> Callable[[int], bool]:
         """A test of microseconds since 1970 against `created_at[gte]=` and so on."""
-        bounds = {each: self._moment(f"created_at[{each}]") for each in ("gt", "gte", "lt", "lte")}
+        bounds = {each: self.moment(f"created_at[{each}]") for each in ("gt", "gte", "lt", "lte")}
         tests: dict[str, Callable[[int, int], bool]] = {
             "gt": lambda at, bound: at > bound,
             "gte": lambda at, bound: at >= bound,
@@ -235,7 +235,8 @@ class WireCall:
         given = [(tests[name], bound) for name, bound in bounds.items() if bound is not None]
         return lambda at: all([test(at, bound) for test, bound in given])
 
-    def _moment(self, name: str) -> int | None:
+    def moment(self, name: str) -> int | None:
+        """A time, in microseconds since 1970; None if it is not named. Raises InvalidQuery."""
         text = self.text(name)
         if text is None:
             return None

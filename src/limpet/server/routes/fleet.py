@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery, RouteNotFound
-from limpet.model import Head
+from limpet.model import Head, Key, to_time
 from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.runs import DEAD
 from limpet.model.lease import readiness, status_at
@@ -255,10 +255,14 @@ async def dead_letters(call: WireCall) -> Answer:
 
 @describe(response=PageForm[AuditForm])
 async def audit(call: WireCall) -> Answer:
-    """A page of the audit, for auditors and admins."""
-    token, denied = call.text("page"), call.text("denied")
+    """A page of the audit, for auditors and admins: since a time, of one principal, about one
+    session, and what was denied or was not."""
+    token, denied, id = call.text("page"), call.text("denied"), call.text("session")
+    since = call.moment("since")
     records = await call.lp.audit(
+        None if since is None else to_time(since),
         principal=call.text("principal"),
+        session=None if id is None else Key(call.app, call.user, ids.session_key_id(id)),
         denied=None if denied is None else call.flag("denied"),
         app=call.named_app,
         limit=call.limit(),

@@ -359,10 +359,11 @@ async def _checkpoint(session: Session[Any], number: int) -> CheckpointRef:
 @describe(response=PageForm[EventForm])
 async def list_traces(call: WireCall) -> Answer:
     """The beginnings of its wakes, the newest first; with `before`, those of smaller seqs."""
-    runs, before = (await load(call)).runs, call.place("before")
-    return page(
-        [event_form(each) for each in await runs.wakes(limit=call.limit(), before=before)], None
-    )
+    runs, limit, token = (await load(call)).runs, call.limit(), call.text("page")
+    before = call.place("before") if token is None else place_in(token)
+    wakes = await runs.wakes(limit=limit, before=before)
+    more = to_token(str(wakes[-1].seq)) if len(wakes) == limit else None
+    return page([event_form(each) for each in wakes], more)
 
 
 @describe(response=TraceForm)
