@@ -17,7 +17,7 @@ SCHEMES = ("http://", "https://")
 
 def is_server(url: str) -> bool:
     """True if a URL names a server of ours."""
-    return url.startswith(SCHEMES)
+    return url.lower().startswith(SCHEMES)
 
 
 def logins_file() -> Path:

@@ -29,7 +29,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import output
 from limpet.cli.render import CommandResult, Screen, TextLine
-from limpet.errors import ExtraMissing, InvalidInput
+from limpet.errors import DocumentNotFound, ExtraMissing, InvalidInput
 from limpet.security.access import ROLES
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
@@ -369,7 +369,11 @@ async def access(
         if action == "revoke":
             if id_ is None:
                 raise InvalidInput("limpet access revoke takes the ID of a key. Pass STORE ID.")
-            key = await keys.revoke(id_)
+            try:
+                key = await keys.revoke(id_)
+            except DocumentNotFound:
+                advice = "limpet access list STORE shows the keys"
+                raise InvalidInput(f"there is no key {id_!r}. {advice}.") from None
             return CommandResult(_key_form(key), [TextLine(f"revoked {key}", "ok")])
         if role not in ROLES:
             raise InvalidInput(f"--role is one of {', '.join(ROLES)}.")
