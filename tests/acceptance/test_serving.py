@@ -788,6 +788,18 @@ async def test_the_program_on_the_page_runs(url: str, capsys: pytest.CaptureFixt
     assert sent[0]["status"] == 404
 
 
+def fails(lp: Limpet) -> None:
+    raise ValueError("no such policy")
+
+
+def test_a_set_up_that_fails_is_the_users(tmp_path: Path) -> None:
+    """The error of the function that --policies names is told with its line, as no bug of ours."""
+    args = ("serve", str(tmp_path / "s.db"), "--port", "0", "--policies", f"{__name__}:fails")
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert "failed: ValueError: no such policy (test_serving.py, line" in done.stderr
+
+
 def test_the_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is made, kept by login, and opens the server for other commands until it is revoked."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -6,9 +6,11 @@ import asyncio
 import getpass
 import inspect
 import logging
+import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,12 +26,13 @@ from limpet.cli.options import (
     OwnNode,
     file_path,
     imported_object,
+    raised,
     store_url,
     time_span,
 )
-from limpet.cli.output import output
+from limpet.cli.output import output, users_code
 from limpet.cli.render import CommandResult, Screen, TextLine
-from limpet.errors import DocumentNotFound, ExtraMissing, InvalidInput
+from limpet.errors import DocumentNotFound, ExtraMissing, InvalidInput, LimpetError
 from limpet.security.access import ROLES
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
@@ -121,7 +124,7 @@ def serve(
         _log_to_stderr()
     tls = server_context(tls_cert, tls_key, client_ca, pin or ())
     harnesses = [_harness(each) for each in harness or ()]
-    _loop_runner()(
+    _run(
         _serve(
             store,
             screen,
@@ -190,8 +193,8 @@ async def _serve(
         lp = await stack.enter_async_context(
             store.opened(creates=True, archive=archive, policies=cedar, node=node, nodes=nodes)
         )
-        if set_up is not None and inspect.isawaitable(done := set_up(lp)):
-            await done
+        if set_up is not None:
+            await _set_up(str(policies), set_up, lp)
         tokens = None if signing is None else limpet.Tokens(lp, signing=signing)
         folded = None
         if analytics is not None:
@@ -220,6 +223,18 @@ async def _serve(
         await stopped.wait()
 
 
+async def _set_up(named: str, set_up: Any, lp: limpet.Limpet) -> None:
+    """Call the user's function with the store. Raises InvalidInput if its code fails."""
+    try:
+        with users_code():
+            if inspect.isawaitable(done := set_up(lp)):
+                await done
+    except LimpetError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"--policies: {named} failed: {raised(error)}.") from error
+
+
 @asynccontextmanager
 async def folding(lp: limpet.Limpet, url: str) -> AsyncIterator[limpet.Analytics]:
     """Analytics that are folded as long as this lasts."""
@@ -242,13 +257,28 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
-def _loop_runner() -> Any:
-    """The faster event loop, where it is installed."""
+def _run(server: Coroutine[Any, Any, None]) -> None:
+    """Run the server, on the faster event loop where it is installed.
+
+    Once it has ended and its store is closed, nothing that a turn left behind keeps the process: a
+    thread that it waits in, or a task that does not end when it is cancelled.
+    """
+    from limpet.server.limits import CANCEL_SECONDS
+
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    with suppress(ImportError):
+        from uvloop import run
+    leave = threading.Timer(CANCEL_SECONDS, os._exit, (0,))
+    leave.daemon = True
+
+    async def whole() -> None:
+        await server
+        leave.start()
+
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
+        run(whole())
+    finally:
+        leave.cancel()
 
 
 @command(CARE)
