@@ -707,6 +707,23 @@ async def test_a_client_does_not_say_where_it_comes_from(served: Limpet, keyed: 
     assert denied.address == "127.0.0.1"
 
 
+async def test_an_adapter_that_is_given_the_url_takes_its_key_from_the_environment(
+    keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are called without await: they cannot be given an open Limpet."""
+    _, token = await keys.create(role="owner", app="support", user="ada")
+    monkeypatch.delenv("LIMPET_TOKEN", raising=False)
+
+    async def create(lp: Limpet) -> limpet.Key:
+        return (await lp.create(*ADA)).key
+
+    async with limpet.SharedLimpet(keyed) as shared:
+        with pytest.raises(EntryRefused):
+            await shared.run(create)
+        monkeypatch.setenv("LIMPET_TOKEN", token)
+        assert await shared.run(create) == limpet.Key(*ADA)
+
+
 async def test_an_admin_of_the_store_makes_and_revokes_keys_from_anywhere(
     keyed: str, keys: AccessKeys
 ) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import getpass
 import inspect
 import logging
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from os import _exit as end_process  # public, whatever its name says
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ import typer
 import limpet
 from limpet.cli.act import import_harness
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
-from limpet.cli.logins import is_server, save_token, tls_settings
+from limpet.cli.logins import is_server, save_token
 from limpet.cli.options import (
     OtherNodes,
     OwnNode,
@@ -37,6 +37,7 @@ from limpet.security.access import ROLES
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
 from limpet.store.remote.address import PORT
+from limpet.store.remote.tls import tls_from_environment
 
 _DEV = (
     "--dev: everybody on this machine enters as an admin, without a key. Never use it where other "
@@ -268,7 +269,7 @@ def _run(server: Coroutine[Any, Any, None]) -> None:
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     with suppress(ImportError):
         from uvloop import run
-    leave = threading.Timer(CANCEL_SECONDS, os._exit, (0,))
+    leave = threading.Timer(CANCEL_SECONDS, end_process, (0,))
     leave.daemon = True
 
     async def whole() -> None:
@@ -303,7 +304,7 @@ async def login(
             {"url": url}, [TextLine(f"the key of {url} is not in {path} any more")]
         )
     token = _read_token()
-    async with limpet.open(url, token=token, tls=tls_settings(url)):
+    async with limpet.open(url, token=token, tls=tls_from_environment(url)):
         pass
     path = save_token(url, token)
     form = {"url": url, "file": str(path)}
