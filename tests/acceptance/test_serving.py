@@ -33,7 +33,7 @@ from limpet.errors import (
 )
 from limpet.server import access, ids, store_door
 from limpet.server.serve import serving
-from limpet.session.access_keys import AccessKeys
+from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
 from limpet.store import blobs, leases, marks, overview, protocol
 from limpet.store.memory import MemoryStore
@@ -629,6 +629,22 @@ async def test_a_revoked_key_ends_its_connections(keyed: str, keys: AccessKeys) 
     with pytest.raises(EntryRefused):
         await limpet.open(keyed, token=token)
     await lp.close()
+
+
+async def test_a_follower_whose_key_expires_is_told(
+    keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no call under way that could fail, and would wait for ever."""
+    monkeypatch.setattr(access, "KEY_CHECK_SECONDS", 0.05)
+    _, token = await keys.create(role="owner", app="support", user="ada")
+    async with limpet.open(keyed, token=token) as lp:
+        s = await lp.create(*ADA)
+        following = s.follow()
+        assert (await anext(following)).seq == 1
+        monkeypatch.setattr(AccessKey, "state", lambda *_: "expired")
+        with pytest.raises(EntryRefused):
+            async with asyncio.timeout(60):
+                await anext(following)
 
 
 async def test_a_revoked_key_ends_every_stream(

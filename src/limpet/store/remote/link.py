@@ -118,11 +118,14 @@ class Link:
         address: Address,
         on_news: Callable[[str, msgspec.Raw], None],
         on_connect: Callable[[], None],
+        on_refusal: Callable[[], None],
         sealed_for: SealedFor | None = None,
     ) -> None:
         """`on_news` gets what the server says unasked; `on_connect` is called for each connection,
-        which may be to another server than before. `sealed_for` seals every call."""
-        self.address, self._on_news, self._on_connect = address, on_news, on_connect
+        which may be to another server than before, and `on_refusal` if no other will be made.
+        `sealed_for` seals every call."""
+        self.address, self._on_news = address, on_news
+        self._on_connect, self._on_refusal = on_connect, on_refusal
         self._sealed_for, self.traffic = sealed_for, Traffic()
         self.hello: Hello | None = None
         self._client = secrets.token_hex(16)
@@ -340,6 +343,7 @@ class Link:
                 pause = min(_next_pause(pause), self._give_up(str(error)))
             except LimpetError as error:  # it will not help to try again
                 self._fail(list(self._pending.values()), lambda _, error=error: error)  # type: ignore[misc]
+                self._on_refusal()  # who waits for news has no call that could fail
                 return
             else:
                 return
