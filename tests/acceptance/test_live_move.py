@@ -731,8 +731,9 @@ async def test_nodes_have_names_and_never_urls(monkeypatch: pytest.MonkeyPatch) 
             limpet.open("memory://", nodes=places)  # type: ignore[arg-type]
     async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="a") as b:
         await _new(a)
-        for target in (a, b, None, "b"):
-            with pytest.raises(errors.InvalidInput):
+        wrong = ((a, "same store"), (b, "node 'a'"), (None, "another store"), ("b", "Open one"))
+        for target, why in wrong:
+            with pytest.raises(errors.InvalidInput, match=why):
                 await a.move(KEY, target)  # type: ignore[arg-type]
     names = {limpet.Limpet(f"{url}:///home/ada/limpet.db").node for url in ("sqlite", "files")}
     monkeypatch.setattr(nodes, "gethostname", lambda: "another-machine")

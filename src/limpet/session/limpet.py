@@ -1549,7 +1549,9 @@ class Limpet:
         from limpet.session.move.arrivals import Arrivals
 
         of: Any = getattr(to, "of", to)
-        if not isinstance(of, Limpet) or of._services.system is self._services.system:
+        if of is self or (isinstance(of, Limpet) and of._services.system is self._services.system):
+            raise InvalidInput("both are the same store. Open another one to move to.")
+        if not isinstance(of, Limpet):
             raise InvalidInput(
                 f"move needs another store to move to, not {described(to)}. Open one and pass it: "
                 "await lp.move(key, other)."
