@@ -628,9 +628,9 @@ class SessionArchived(SessionError, code="session.archived", status=410):
 
 
 class SessionMoved(SessionError, code="session.moved", status=410):
-    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
-    with nodes= and follow_moves=True; if {to} is lost for good, an admin takes the session back
-    with lp.reclaim."""
+    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or with lp.get of
+    a store that was opened with nodes= and follow_moves=True; if {to} is lost for good, an admin
+    takes the session back with lp.reclaim."""
     key: object
     to: str
     epoch: int
