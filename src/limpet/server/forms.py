@@ -257,6 +257,7 @@ class GraphRunForm(TypedDict):
     edges: list[tuple[str, str | None, bool]]  # from, to (null: the end), and if it is a choice
     path: list[VisitForm]
     current: str | None  # the node that runs next; null: it has ended
+    stop_reason: str | None  # why the session stopped; null: it runs
 
 
 class NodeForm(TypedDict):

@@ -23,7 +23,7 @@ const app = {
 
 async function route() {
 	if (!session.me) return;
-	const [path, given = ""] = location.hash.slice(2).split("?");
+	const [path, given] = location.hash.slice(2).split("?");
 	const [name, ...rest] = path.split("/");
 	const query = new URLSearchParams(given);
 	page?.close?.();
