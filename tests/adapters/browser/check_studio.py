@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -544,6 +545,21 @@ def test_an_effect_that_may_have_happened_is_one_card(look: Visitor) -> None:
     expect(page.locator(".waiting .request")).to_contain_text("This may have happened")
 
 
+def test_a_broken_chain_names_the_event(browser: Browser, store: Path) -> None:
+    """An event that somebody changed in the file is found as soon as its session is opened."""
+    with sqlite3.connect(store) as file:
+        (sid,) = file.execute("SELECT sid FROM events WHERE seq = 45").fetchone()
+        file.execute("UPDATE events SET actor = 'user:eve' WHERE sid = ? AND seq = 12", (sid,))
+    file.close()
+    with studio_of(store) as (link, _):
+        page = browser.new_page()
+        page.goto(link)
+        page.get_by_role("heading", name="Fleet").wait_for()
+        page.goto(link.split("#")[0] + KETTLE)
+        expect(page.locator(".verify.wrong")).to_contain_text("✗ event 12 breaks the chain")
+        page.close()
+
+
 def test_a_session_that_ends_takes_no_more_messages(visit: Visitor, lp: Any) -> None:
     """The field for them goes, and so do the actions that its phase does not allow."""
     s = lp.create("support", "ada", "talk", actor="user:ada")
@@ -912,6 +928,10 @@ def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
     state.fill("not json")
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.locator("dialog .wrong")).to_contain_text("JSON")
+    for not_fields in ("[1]", "5", "null"):
+        state.fill(not_fields)
+        page.get_by_role("button", name="Fork with this state").click()
+        expect(page.locator("dialog .wrong")).to_contain_text("Write the fields as a JSON object")
     state.fill(json.dumps({**whole, "mood": "curious"}))
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.get_by_role("heading", name="Compare")).to_be_visible()
@@ -939,6 +959,20 @@ def test_two_forks_are_aligned(look: Visitor) -> None:
     )
 
 
+def test_a_comparison_names_the_tools(look: Visitor) -> None:
+    """A call by its name and its input, an effect by its name: not by hashes and ids."""
+    page = look("#/compare/support/ada/kettle/kettle-kinder")
+    table = page.locator(".aligned")
+    expect(table.locator("td", has_text="agent.tool_use").first).to_contain_text(
+        'find_order {"number":"7"}'
+    )
+    intended = table.locator("td", has_text="effect.intended")
+    expect(intended).to_contain_text('refund {"number":"7","eur":40')
+    expect(intended).not_to_contain_text("args_hash")
+    missing = table.locator("tr", has_text="effect.intended").locator("td.none")
+    expect(missing).to_have_count(1)
+
+
 def test_forks_of_two_moments_share_what_is_before_the_earlier(visit: Visitor, lp: Any) -> None:
     """Also where neither is a fork of the other, and the events after that are compared."""
     origin = lp.get("support", "ada", "kettle")
@@ -963,6 +997,10 @@ def test_bisect_finds_the_event(look: Visitor) -> None:
     page = look(f"{KETTLE}?tab=state")
     page.get_by_role("button", name="Bisect").click()
     page.get_by_label("Field").fill("mood")
+    for value, why in (("happy", "It is true now"), ("gloomy", "It was not true to begin with")):
+        page.get_by_label("Value").fill(value)
+        page.get_by_role("button", name="Find it").click()
+        expect(page.locator("dialog .wrong")).to_contain_text(why)
     page.get_by_label("Value").fill("calm")
     page.get_by_role("button", name="Find it").click()
     expect(page.locator(".place")).to_contain_text("event 29")

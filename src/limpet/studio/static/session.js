@@ -62,7 +62,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		try {
 			const report = await remote.get("/verify");
 			mark.className = `verify ${report.ok ? "ok" : "wrong"}`;
-			clear(mark, report.ok ? `✓ Chain verified, ${count(report.events)} events` : `✗ ${report.findings.map((it) => `event ${it.seq ?? "?"} ${it.problem}`).join("; ").slice(0, 200)}`);
+			clear(mark, report.ok ? `✓ Chain verified, ${count(report.events)} events` : `✗ ${report.findings.map((it) => `${it.where} ${it.seq ?? ""} ${it.problem}`).join("; ").slice(0, 200)}`);
 		} catch (error) {
 			clear(mark, error.message);
 		}
