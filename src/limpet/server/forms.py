@@ -86,6 +86,21 @@ class RequestForm(TypedDict):
     deadline: str | None
 
 
+class ProposalForm(TypedDict):
+    """What a session proposed to remember, and how it was decided."""
+
+    id: str
+    to: str
+    text: str
+    session: KeyForm
+    confidence: float
+    at: str
+    actor: str
+    status: str
+    reason: str | None
+    decided_by: str | None
+
+
 class OverviewForm(HeadForm):
     """One session: where it stands, what it waits for, what it used."""
 

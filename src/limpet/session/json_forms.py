@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time
+from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time, to_us
 from limpet.store.protocol import Page, Report
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import Lineage
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.delegation import Kin
+    from limpet.session.runs.promotion import Proposal
 
 BRIEF_CHARS_MAX: Final = 6_000  # of an event in a list
 _QUOTES, _BRACKETS = 4, 8  # the room around a text, and that of brackets or a number
@@ -205,6 +206,22 @@ def graph_form(graph: SessionGraph) -> dict[str, Any]:
             for e in graph.edges
         ],
         "truncated": graph.truncated,
+    }
+
+
+def proposal_form(proposal: Proposal) -> dict[str, Any]:
+    """Return what a session proposed to remember, and how it was decided."""
+    return {
+        "id": proposal.id,
+        "to": proposal.to,
+        "text": proposal.text,
+        "session": key_form(proposal.provenance),
+        "confidence": proposal.confidence,
+        "at": time_form(to_us(proposal.at)),
+        "actor": proposal.actor,
+        "status": proposal.status,
+        "reason": proposal.reason,
+        "decided_by": proposal.decided_by,
     }
 
 

@@ -414,6 +414,26 @@ def test_a_request_says_when_it_expires_and_leaves_a_session_when_it_is_answered
     expect(docked).to_have_count(0)
 
 
+def test_an_app_does_not_decide_what_all_apps_remember(
+    browser: Browser, store: Path, lp: Any
+) -> None:
+    """Its admin sees the proposal, without a button; a request of the app has its buttons."""
+    key = lp.get("support", "ada", "kettle").key
+    lp.propose("Ask for a photo.", provenance=key, confidence=0.9, to="org:acme")
+    command = [*RUN, "access", "create", str(store), "--app", "support", "--role", "admin"]
+    key = subprocess.check_output(command, text=True).split()[0]
+    with served_by(store) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studio#/inbox")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        card = page.locator(".request", has_text="Ask for a photo.")
+        expect(card).to_contain_text("lets you look, not answer")
+        expect(card.get_by_role("button", name="Accept")).to_have_count(0)
+        expect(page.get_by_role("button", name="Deny")).to_have_count(1)
+        page.close()
+
+
 def test_who_may_only_look_sees_requests_without_answers(browser: Browser, store: Path) -> None:
     command = [*RUN, "access", "create", str(store), "--app", "support", "--user", "bob"]
     key = subprocess.check_output([*command, "--role", "viewer"], text=True).split()[0]
@@ -1111,7 +1131,8 @@ async def _pays_otherwise(turn: limpet.Turn) -> None:
 
 
 def test_every_kind_of_answer_is_recorded(visit: Visitor, lp: Any) -> None:
-    """Deny, run again and give up, also of a turn that no longer fits its record; with the note."""
+    """Deny, run again and give up, also of a turn that no longer fits its record, and accept what
+    was proposed for a memory; each with its note."""
     s = lp.create("support", "ada", "changed", actor=ADA)
     s.append("user.message", {"text": "Pay."})
     lp.wake(s.key, _pays_twice)
@@ -1121,6 +1142,7 @@ def test_every_kind_of_answer_is_recorded(visit: Visitor, lp: Any) -> None:
     again = lp.create("support", "ada", "again", actor=ADA)
     again.append("user.message", {"text": "Charge my card, please."})
     lp.wake(again.key, charging)
+    offered = lp.propose("Ask for a photo.", provenance=s.key, confidence=0.9, to="org:acme")
     page = visit("#/inbox")
     cards = page.locator(".request")
     for text, name, note in (
@@ -1128,14 +1150,18 @@ def test_every_kind_of_answer_is_recorded(visit: Visitor, lp: Any) -> None:
         ("ada/again", "Run again", "the bank has no trace of it"),
         ("dan/payment", "Give up", "too late"),
         ("mismatch", "Give up", "rolled back"),
+        ("Ask for a photo.", "Accept", "seen it work"),
     ):
         card = cards.filter(has_text=text)
         card.get_by_role("button", name=name).click()
-        page.get_by_label("Note").fill(note)
+        page.locator("dialog textarea").last.fill(note)
         page.locator("dialog").get_by_role("button", name=name).click()
         expect(card).to_have_count(0)
     (denied,) = events_of(lp, ("support", "bob", "broken-lamp"), "user.tool_confirmation")
     assert (denied.data["allow"], denied.data["note"]) == (False, "no photo")
+    (decided,) = [each for each in lp.proposals() if each.id == offered.id]
+    assert (decided.status, decided.reason) == ("accepted", "seen it work")
+    assert decided.decided_by == denied.actor
     for key, note in (
         (("support", "ada", "again"), "the bank has no trace of it"),
         (("support", "dan", "payment"), "too late"),

@@ -5,7 +5,7 @@ import { Remote } from "./api.js";
 import { tree } from "./tree.js";
 
 const [W, H, GAP] = [150, 38, 56];
-const LANES = 60; // sessions that are shown at once
+const LANES = 60; // sessions shown at once
 
 /** Rows of nodes, each below those that lead to it, the end last: { name: [x, y] }. */
 function layered(names, edges, entry) {
@@ -59,7 +59,7 @@ export function graph(remote, go) {
 			{ transform: `translate(${at})`, tabindex: 0, role: "button", "aria-label": `Node ${visible(node)}`, onclick: () => choose(node), onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), choose(node)) },
 			s("title", node), s("rect", { width: W, height: H, rx: node === "END" ? 19 : 8 }), s("text", { x: W / 2, y: H / 2 + 5, "text-anchor": "middle" }, node.length > 18 ? `${node.slice(0, 17)}…` : node));
 		const lines = edges.map(([a, b, may]) => [a, b, (may ? ".may" : "") + (taken.has(`${a}>${b}`) ? ".taken" : "")]);
-		lines.sort((one, other) => one[2].length - other[2].length); // the way that was taken lies above
+		lines.sort((one, other) => one[2].length - other[2].length); // the way taken lies above
 		pick(picked ?? current ?? path.at(-1)?.node ?? entry);
 		return [h("h2", name), s("svg.drawing", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `Graph ${visible(name)}` },
 			lines.map(([a, b, kind]) => places[a] && arrow(places[a], places[b], kind)),

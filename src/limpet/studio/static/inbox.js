@@ -7,7 +7,7 @@ import { tree } from "./tree.js";
 
 /** The buttons that answer a request, for those who may. */
 function answers(remote, request, done) {
-	if (!session.may("write")) return quiet(SAY.lookOnly);
+	if (!session.may("write") || (session.me.app && request.kind === "promotion")) return quiet(SAY.lookOnly);
 	const made = h("div.buttons", template(`answers-${request.kind}`));
 	for (const it of all(made, "button")) on(it, "click", async () => {
 		const body = { request_id: request.id, ...JSON.parse(it.dataset.body ?? "{}") };

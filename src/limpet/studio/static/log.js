@@ -6,7 +6,7 @@ import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, text
 
 const PAGE = 60;
 const ROWS_MAX = 400;
-const NEAR = 900; // pixels from an edge at which the next page is read
+const NEAR = 900; // pixels from an edge: the next page is read
 const SEARCH_PAGES_MAX = 400;
 const RECENT_MAX = 1_000; // live events kept for a page that is being read
 

@@ -54,7 +54,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		menu.open = false;
 		menu.firstChild.focus(); // where the focus comes back to
 		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
-		if (done) (toast(`${name}: recorded as ${session.me.id}.`), refresh());
+		if (done) (toast(`Recorded as ${session.me.id}.`), refresh());
 	}
 
 	async function verify() {

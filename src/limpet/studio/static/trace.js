@@ -6,7 +6,7 @@ const WIDTH = 1000;
 const FOLDED = 26; // the width of an idle time
 const IDLE = 0.18; // of a wake's time: longer is folded
 const WAKES = 30;
-const SPANS = 300; // of a wake that are drawn at once
+const SPANS = 300; // of a wake drawn at once
 
 export function waterfalls(remote, picked) {
 	const wakes = new Map();
@@ -20,7 +20,7 @@ export function waterfalls(remote, picked) {
 	let [asked, end, last, selected, sought] = [0, Infinity]; // from `last` to `end` is shown
 	load();
 
-	/** Show the wakes before a seq, or the newest; `anew`: in the place of those that are shown. */
+	/** Show the wakes before a seq, or the newest; `anew`: instead of those shown. */
 	async function load(before, anew) {
 		const number = (asked += 1);
 		try {
