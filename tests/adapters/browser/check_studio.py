@@ -390,6 +390,18 @@ def test_requests_stay_when_events_arrive_and_when_a_read_fails(visit: Visitor, 
     expect(cards).to_have_count(2)
 
 
+def test_the_number_of_requests_is_live_on_every_page(visit: Visitor, lp: Any) -> None:
+    """Who watches the fleet, or a session, sees that somebody is asked."""
+    for number, place in enumerate(("#/fleet", "#/s/support/ada/close1")):
+        s = lp.create("support", "ada", f"close{number}", actor=ADA)
+        page = visit(place)
+        expect(page.locator("#waiting")).to_have_text(str(3 + number))
+        expect(page.locator("#connection")).to_have_text("live")
+        s.append("user.message", {"text": "Close my account."}, actor=ADA)
+        lp.wake(s.key, _asks_until)
+        expect(page.locator("#waiting")).to_have_text(str(4 + number))
+
+
 async def _asks_until(turn: limpet.Turn) -> None:
     what = {"user": "ada", "in": {"region": {"zone": {"hosts": ["db-1"]}}}}
     await turn.approve("close the account", what, deadline=timedelta(minutes=30))

@@ -116,6 +116,7 @@ export function listen(path, query, hear, state) {
 					if (frame.event === "ping" || !frame.data) continue;
 					if (frame.event === "error") throw new Error(frame.data);
 					hear(JSON.parse(frame.data));
+					if (frame.data.includes('"session.status')) dispatchEvent(new Event("status"));
 				}
 			} catch (error) {
 				if (ending.signal.aborted) return;

@@ -6,7 +6,7 @@ import { brief, changes, opText } from "./tree.js";
 import { textOf } from "./events.js";
 
 const MOST = 400;
-const sign = ({ type, data, ops, brief, link }) => JSON.stringify([type, data, ops, brief && link]); // the same only if it is whole
+const sign = ({ type, data, ops, brief, link }) => JSON.stringify([type, data, ops, brief && link]); // the same only if whole
 const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.rewound", "effect.*"];
 const said = ({ name, input, output, args = input, result = output, ...more }) => `${name ?? ""} ${brief(args ?? result ?? (name ? undefined : more), 160)}`;
 

@@ -14,7 +14,6 @@ function make(create, name, props, ...children) {
 	for (const [name, value] of Object.entries(props)) {
 		if (value == null || value === false) continue;
 		if (typeof value === "function") element.addEventListener(name.slice(2), value);
-		else if (name === "value" || name === "disabled") element[name] = value;
 		else element.setAttribute(name, value === true ? "" : value);
 	}
 	element.append(...shown(children));
@@ -118,7 +117,7 @@ export const throttle = (milliseconds, run, times = 0) => {
 export const wrong = (error, shown, place, again) => (shown ? complain(error) : clear(place, failure(error, again)));
 export const complain = (error) => toast(error.message, "bad");
 
-/** Mark one element of a place, and no other. */
+/** Mark one element of a place alone. */
 export function select(root, element) {
 	for (const it of all(root, ".selected")) it.classList.remove("selected");
 	element?.classList.add("selected");
@@ -169,7 +168,7 @@ export function ask(id, values = {}, act = () => true) {
 			}
 		}
 		function close(answer) {
-			dialog.close(); // the focus goes back to where it was
+			dialog.close(); // the focus goes back
 			dialog.remove();
 			done(answer);
 		}

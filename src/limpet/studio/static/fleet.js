@@ -6,7 +6,7 @@ import { OWN, Remote, get, listen, session } from "./api.js";
 const READY = ["blocked", "due", "dead", "held"];
 const WINDOW = 60; // seconds of the rates
 const PAGE = 50;
-const ROWS_MAX = 1_000; // then it begins anew, unless somebody has scrolled down
+const ROWS_MAX = 1_000; // then it begins anew, unless scrolled down
 const TRIES = 20; // requests of a search before it asks
 const COUNTED = { "session.status_idle": "turns", "session.error": "errors" };
 
@@ -59,7 +59,7 @@ export function fleet(app, query) {
 		return made;
 	}
 
-	// Without an index for its filters, a request looks at some of the sessions.
+	// Without an index for its filters, a request looks at some sessions.
 	async function load(from, tries = TRIES) {
 		const number = (asked += 1);
 		body.ariaBusy = true;

@@ -53,7 +53,7 @@ export function inbox(app) {
 			}
 			next = found.next_page;
 			more.hidden = !next;
-			app.waiting(shown.size, !!next);
+			app.waiting(shown.size, next);
 			if (!shown.size) clear(list, none("waits"));
 		} catch (error) {
 			wrong(error, shown.size, list, () => load());

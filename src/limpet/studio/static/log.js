@@ -1,5 +1,5 @@
-// The log as a window: some hundred rows around one seq. A row is made once, so that nothing closes or
-// moves when events arrive.
+// The log as a window: some hundred rows around one seq. A row is made once: nothing closes
+// or moves when events arrive.
 
 import { h, one, on, clear, complain, count, filled, into, near, none, parts, select, template, visible, SAY } from "./dom.js";
 import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
@@ -40,7 +40,7 @@ export function sessionLog(remote, version, picked) {
 		const number = (opened += 1);
 		return into(list, async () => {
 			const [older, newer] = await Promise.all([page({ before: seq && seq + 1, order: "desc" }), seq ? page({ after: seq }) : { data: [] }]);
-			if (number !== opened) return; // another moment was chosen meanwhile
+			if (number !== opened) return; // another moment was chosen
 			fill([...older.data.reverse(), ...newer.data], !older.next_page, !newer.next_page);
 			selected = seq;
 			place();

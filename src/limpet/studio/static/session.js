@@ -52,7 +52,7 @@ export async function sessionPage(app, app_, user, id, query) {
 
 	async function act(name) {
 		menu.open = false;
-		menu.firstChild.focus(); // where the focus comes back to
+		menu.firstChild.focus(); // the focus comes back here
 		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
 		if (done) (toast(`Recorded as ${session.me.id}.`), refresh());
 	}

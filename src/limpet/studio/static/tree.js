@@ -16,7 +16,7 @@ export function brief(value, most = 120) {
 /** A change of the state in words: mood = "calm". */
 export const opText = ([kind, path, ...rest]) => [path.join("."), kind === "set" ? "=" : kind, ...rest.map((it) => brief(it, 80))].join(" ");
 
-/** A long text: its beginning, and the rest on request. */
+/** A long text: its beginning; the rest on request. */
 export function longText(text, whole) {
 	const shown = h("span.text", text.slice(0, TEXT_SHOWN));
 	if (text.length <= TEXT_SHOWN && !whole) return shown;
