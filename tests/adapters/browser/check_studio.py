@@ -563,6 +563,7 @@ def test_the_input_of_each_of_several_requests_is_seen_before_its_answers(
         assert input is not None
         assert buttons is not None
         assert input["y"] + input["height"] <= buttons["y"]
+    assert barriers(page) == []
     cards.nth(1).get_by_role("button", name="Allow").click()
     page.locator("dialog").get_by_role("button", name="Allow").click()
     expect(cards).to_have_count(1)
