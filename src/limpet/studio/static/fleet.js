@@ -142,7 +142,7 @@ export function fleet(app, query) {
 	load();
 	tally();
 	const refresh = throttle(1_000, renew, 10);
-	const recount = throttle(5_000, tally, 30); // it counts all sessions
+	const recount = throttle(5_000, tally, 30); // it counts all
 	listen("events/stream", {}, (event) => (flow.add(event), refresh(), recount()), app.connection);
 	return { title: "Fleet", root, close: flow.close };
 }

@@ -30,15 +30,15 @@ export async function sessionPage(app, app_, user, id, query) {
 	for (const it of acts) on(it, "click", () => act(it.name));
 
 	function show() {
-		for (const it of acts) it.hidden = !it.dataset.phases.includes(head.phase) || (it.name === "requeue" && head.ready !== "dead");
-		const told = [head.status, head.ready === "dead" && "dead", head.stop_reason].filter((it, at, all) => it && all.indexOf(it) === at && !/^(idle|terminated|end_turn)$/.test(it));
-		clear(status, state(head.phase), told.map(state), labels(head));
+		const { usage, budget, failure, parent, phase, ready } = head;
+		for (const it of acts) it.hidden = !it.dataset.phases.includes(phase) || (it.name === "requeue" && ready !== "dead");
+		const told = [head.status, ready === "dead" && ready, ready === "due" ? ready : head.stop_reason].filter((it, at, all) => it && all.indexOf(it) === at && !/^(idle|terminated|end_turn)$/.test(it));
+		clear(status, state(phase), told.map(state), labels(head));
 		menu.hidden = acts.every((it) => it.hidden);
-		form.hidden = /completed|terminated|archived/.test(head.phase);
+		form.hidden = /completed|terminated|archived/.test(phase);
 		const cards = new Map([...waiting.children].map((it) => [it.dataset.requestId, it]));
 		for (const it of head.requests) if (!cards.delete(it.id)) waiting.append(requestCard(remote, it, null, refresh, false));
 		for (const it of cards.values()) it.remove();
-		const { usage, budget, failure, parent } = head;
 		const { limit, spent, reserved, remaining } = budget ?? {};
 		const bar = (name, shown, max = limit[name]) => max != null && h("div", `${shown(spent[name])} of ${shown(max)} ${name === "cost" ? "" : `${name} `}spent, ${shown(remaining[name])} left`,
 			h("meter", { max, low: max * 0.8, high: max * 0.95, optimum: 0, value: spent[name] + reserved[name], "aria-label": `${name} spent` }));
@@ -52,7 +52,7 @@ export async function sessionPage(app, app_, user, id, query) {
 
 	async function act(name) {
 		menu.open = false;
-		menu.firstChild.focus(); // the focus comes back here
+		menu.firstChild.focus(); // gets the focus back
 		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
 		if (done) (toast(`Recorded as ${session.me.id}.`), refresh());
 	}
