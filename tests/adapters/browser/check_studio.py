@@ -751,7 +751,8 @@ def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
     worker = threading.Thread(target=lp.wake, args=(s.key, answers))
     worker.start()
     try:
-        expect(page.locator(".woken .sum")).to_contain_text("running")
+        expect(page.locator(".woken .sum")).to_have_text("running")  # no time that stands still
+        expect(page.locator(".message.user")).to_contain_text("pending")
     finally:
         goes_on.set()
         worker.join()
@@ -759,6 +760,7 @@ def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
     expect(page.locator(".woken")).to_have_count(1)
     expect(page.locator(".woken .span", has_text="look")).to_be_visible()
     expect(page.locator(".message.agent")).to_contain_text("Here it is.")
+    expect(page.locator(".message.user")).not_to_contain_text("pending")
     assert page.locator(".line").all_inner_texts() == []  # spans are of the trace, live too
 
 

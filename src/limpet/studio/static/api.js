@@ -14,7 +14,7 @@ export const session = {
 		if (key) (forever ? localStorage : sessionStorage)[KEY] = key;
 	},
 	may(action) {
-		return this.me?.actions.includes(action) ?? false;
+		return this.me?.actions.includes(action);
 	},
 	/** Take away what the key does not allow. */
 	strip(root) {

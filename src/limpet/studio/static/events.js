@@ -13,7 +13,7 @@ export function textOf(data) {
 	return data.content.map((part) => part?.text ?? `[${part?.type}]`).join("\n");
 }
 
-// Data of a session may have any shape: what is not a text is shown as JSON.
+// Data may have any shape: what is not a text is shown as JSON.
 const text = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "");
 const bold = (value) => h("b", text(value));
 const at = (event) => h("button.seq", { "data-seq": event.seq, title: `Event ${event.seq}, ${event.at}` }, `#${event.seq} ${clock(event.at)}`);
@@ -24,7 +24,7 @@ const quote = (value) => value && h("q", text(value));
 const outcome = (event) => [chip("effect"), " ", state(event.type.slice(7))];
 const unsure = () => warning("It may have happened.");
 
-/** How to read what an event lacks that was cut for the list. */
+/** Reads what was cut from an event. */
 const rest = (event, pick) => event?.brief && (async () => pick((await event.whole()).data));
 
 function json(label, value, event, name) {
@@ -52,7 +52,7 @@ function message(event, data) {
 	const said = textOf(data) ?? "";
 	const usage = data.usage && h("span.usage", `${compact(data.usage.input ?? 0)} in · ${compact(data.usage.output ?? 0)} out`, data.cost && ` · ${money(data.cost)}`);
 	if (role === "agent" && !said.trim()) return line(event, "", "the model called tools ", usage);
-	return h(`article.message.${role}`, h("header", bold(event.actor), event.processed === 0 && chip("pending", "warn"), at(event)),
+	return h(`article.message.${role}`, h("header", bold(event.actor), event.processed === 0 && state("pending"), at(event)),
 		h("div.body", longText(said, rest(event, textOf))), (usage || data.model) && h("footer", usage, data.model && chip(text(data.model))));
 }
 

@@ -80,7 +80,7 @@ export function fleet(app, query) {
 		body.ariaBusy = number !== asked;
 	}
 
-	/** The newest again: what no longer matches is dimmed in its place. */
+	/** The newest again: what no longer matches is dimmed. */
 	async function renew() {
 		const number = asked;
 		if (body.ariaBusy === "true") return;

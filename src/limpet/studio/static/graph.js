@@ -29,7 +29,7 @@ function arrow([ax, ay], [bx, by], kind) {
 	return s(`path.edge${kind}`, { d, "marker-end": "url(#tip)" });
 }
 
-/** A place that is drawn when it is shown, and again when what it reads has changed. */
+/** A place drawn when it is shown, and again when what it reads has changed. */
 function drawing(kind, read, draw) {
 	const root = h(kind, quiet("Reading…"));
 	let last;

@@ -8,7 +8,7 @@ const PAGE = 60;
 const ROWS_MAX = 400;
 const NEAR = 900; // pixels from an edge: the next page is read
 const SEARCH_PAGES_MAX = 400;
-const RECENT_MAX = 1_000; // live events kept for a page that is being read
+const RECENT_MAX = 1_000; // live events kept while a page is read
 
 export function sessionLog(remote, version, picked) {
 	let [all, ended, unseen, opened, recent, began, loading, selected] = [false, true, 0, 0, []];

@@ -34,6 +34,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		for (const it of acts) it.hidden = !it.dataset.phases.includes(phase) || (it.name === "requeue" && ready !== "dead");
 		const told = [head.status, ready === "dead" && ready, ready === "due" ? ready : head.stop_reason].filter((it, at, all) => it && all.indexOf(it) === at && !/^(idle|terminated|end_turn)$/.test(it));
 		clear(status, state(phase), told.map(state), labels(head));
+		if (!head.pending) for (const it of all(root, ".is-pending")) it.remove();
 		menu.hidden = acts.every((it) => it.hidden);
 		form.hidden = /completed|terminated|archived/.test(phase);
 		const cards = new Map([...waiting.children].map((it) => [it.dataset.requestId, it]));

@@ -78,7 +78,7 @@ export function waterfalls(remote, picked) {
 		const sum = (of) => spans.reduce((all, it) => all + of(it), 0);
 		const [tokens, cost] = [sum(used), sum((it) => it.cost ?? 0)];
 		const took = (it) => time((end(it) - it.started_us) / 1e6);
-		clear(one(wake.root, ".sum"), state(activation.result ?? "running"), ` ${took(spans[0])}`,
+		clear(one(wake.root, ".sum"), state(activation.result ?? "running"), spans[0].ended_us && ` ${took(spans[0])}`,
 			tokens && ` · ${compact(tokens)} tokens`, cost && ` · ${money(cost)}`);
 		const depth = new Map([[null, -1]]);
 		const others = events.filter((event) => !event.type.startsWith("span."));
@@ -132,7 +132,7 @@ export function waterfalls(remote, picked) {
 	return { root, mark, live };
 }
 
-/** Places on the bar for times: long idle time takes little room. */
+/** Places for times: long idle time takes little room. */
 function folded(spans, end) {
 	const inner = spans.length > 1 ? spans.slice(1) : spans;
 	const first = spans[0].started_us;

@@ -67,7 +67,7 @@ export function timeTravel(remote, version, moved) {
 		ticks.replaceChildren(...pins.map((it) => s("rect.checkpoint", { x: (1000 * (it.ref.seq - 1)) / Math.max(1, version - 1) - 1.5, y: 0, width: 3, height: 8 })));
 	}
 
-	/** A state that is the same stays as it is, with what is open in it. */
+	/** The same state stays, with what is open in it. */
 	async function load() {
 		if (!panel.parentElement) return; // its tab reads it
 		const [seq, live] = [moment, now];
