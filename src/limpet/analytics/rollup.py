@@ -30,6 +30,7 @@ Grain: TypeAlias = Literal["all", "hour", "day", "month"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = Dimension.__args__  # type: ignore[attr-defined]  # Literal
 GRAINS: Final[tuple[Grain, ...]] = ("all", "hour", "day", "month")
 ALL, HOUR, DAY, MONTH = range(4)
+FIRST_HOUR: Final = -17_259_888  # of the year 1: no datetime is earlier
 SUMS: Final = (
     "sessions",
     "ended",

@@ -6,7 +6,7 @@ histograms that a column shows are unpacked. Rates are pooled: sums over sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,9 @@ class Table(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
 
     def __getitem__(self, value: str) -> dict[str, Any]:
         """Return the first row of a group. Raises KeyError."""

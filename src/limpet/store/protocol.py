@@ -12,6 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     Generic,
@@ -56,7 +57,12 @@ KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
 _FINDINGS_SHOWN: Final = 20
-Item = TypeVar("Item")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Item = typing_extensions.TypeVar("Item", default=Any)
+else:
+    Item = TypeVar("Item")
 
 
 class Store(Protocol):
@@ -709,7 +715,8 @@ class MarkingSeal(Seal, Protocol):
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
         """True if `mac` is that of this head, or there is none and the head is from before the
-        store was sealed. This and `open` raise KeyRenewed for a key that another process made."""
+        store was sealed. This and `open` raise KeyRenewed for a key that another process made;
+        they, `seal`, `mac` and `allows_plain` do for keys that were forgotten meanwhile."""
         ...
 
     def doubt(self, owners: Sequence[KeyOwner]) -> None:

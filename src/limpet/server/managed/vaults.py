@@ -32,7 +32,13 @@ _SHOWN: Final = frozenset(
     )
 )
 _INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
-_KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
+# The kinds of credentials, with the texts that each has to have.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "static_bearer": ("token", "mcp_server_url"),
+    "mcp_oauth": ("access_token", "mcp_server_url"),
+    "environment_variable": ("secret_name", "secret_value"),
+}
+_NETWORKING: Final = ("unrestricted", "limited")
 
 
 class VaultCreate(msgspec.Struct):
@@ -152,6 +158,23 @@ async def create_credential(call: WireCall) -> Answer:
     return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
 
 
+def _check_auth(auth: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless it is one of the kinds, with all that it has to have."""
+    kind = str(auth.get("type"))
+    if kind not in _KINDS:
+        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    for name in _KINDS[kind]:
+        if not isinstance(auth.get(name), str):
+            raise InvalidInput(f"auth of the type {kind} has a {name}, a text.")
+    if kind == "environment_variable":
+        networking = auth.get("networking")
+        if not isinstance(networking, Mapping) or networking.get("type") not in _NETWORKING:
+            known = " or ".join(_NETWORKING)
+            raise InvalidInput(f"networking of a credential is an object of the type {known}.")
+    if not isinstance(auth.get("injection_location"), Mapping | None):
+        raise InvalidInput("injection_location of a credential is an object.")
+
+
 @describe(response=PageForm[CredentialForm])
 async def list_credentials(call: WireCall) -> Answer:
     vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
@@ -196,13 +219,6 @@ def _name(call: WireCall) -> str:
     if "/" in vault or "/" in id:
         raise DocumentNotFound(CREDENTIALS, id[:100])
     return f"{vault}/{id}"
-
-
-def _check_auth(auth: Mapping[str, Any]) -> None:
-    if auth.get("type") not in _KINDS:
-        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
-    if not isinstance(auth.get("injection_location"), Mapping | None):
-        raise InvalidInput("injection_location of a credential is an object.")
 
 
 def _credential(document: Document) -> Json:
