@@ -356,7 +356,8 @@ async def test_a_value_of_another_kind_is_refused(door: Door) -> None:
         assert (await door("ada", "POST", f"/v1/sessions/{id}/events", body))[0] == 400
     _, vault, _ = await door("ada", "POST", "/v1/vaults", {"display_name": "v"})
     credentials = f"/v1/vaults/{vault['id']}/credentials"
-    auth = {"type": "environment_variable", "secret_name": "S", "secret_value": "s"}
+    auth: Any = {"type": "environment_variable", "secret_name": "S", "secret_value": "s"}
+    auth["networking"] = {"type": "unrestricted"}
     _, made, _ = await door("ada", "POST", credentials, {"auth": auth})
     where = {"injection_location": value}
     for path, body in (

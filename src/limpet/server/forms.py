@@ -87,7 +87,7 @@ class RequestForm(TypedDict):
 
 
 class ProposalForm(TypedDict):
-    """What a session proposed to remember, and how it was decided."""
+    """A memory that a session proposed, and the decision about it."""
 
     id: str
     to: str
