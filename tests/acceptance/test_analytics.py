@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from limpet.analytics.rollup import (
     ALL,
     DAY,
     HOUR,
+    INDEX,
     MONTH,
     CellKey,
     CellTally,
@@ -30,7 +32,7 @@ from limpet.analytics.rollup import (
     month_start,
     pack,
 )
-from limpet.analytics.tables import Cells, Table, Tallies, window_columns
+from limpet.analytics.tables import Cells, Table, Tallies, group_columns, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
@@ -270,6 +272,15 @@ def test_absurd_times_count_as_long_as_a_sum_can_hold() -> None:
         whole.plus(folding.tallies_of(fold)[CellKey("support", "user", "ada", 0)])
     (row,) = Cells(["ada"], (0,), (0,), (0,), (pack(whole),)).table("user").rows
     assert (row["sessions"], row["mean_duration"]) == (1_000, 2**48 / 1e6)
+
+
+def test_sums_beyond_64_bits_stop_nobody() -> None:
+    """Of millions of such events: the column is wrong, and the others are not."""
+    many = CellTally.empty()
+    many.sums[INDEX["tokens_input"]], many.sums[INDEX["sessions"]] = 2**70, 1
+    columns = group_columns(Tallies([pack(many)] * 3, [0, 0, 1], 2))
+    assert columns["sessions"] == [2, 1]
+    assert all([tokens > 2**59 for tokens in columns["tokens_input"]])
 
 
 async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> None:
@@ -616,6 +627,40 @@ async def test_the_newest_sessions_of_an_app_are_found_by_an_index(an: limpet.An
         c.put_folds(folds)
     assert [fold.id for fold in an.file.recent("small", 2)] == ["s1", "s2"]
     assert [fold.id for fold in an.file.recent(None, 2)] == ["s28", "s29"]
+
+
+def test_ids_of_what_was_erased_lead_nobody_to_others(tmp_path: Path) -> None:
+    """Another process erases an app, and the next one gets its id: who has read or written the
+    first one finds nothing of the second."""
+    path = tmp_path / "analytics.db"
+    with closing(AnalyticsFile(path)) as one, closing(AnalyticsFile(path)) as other:
+
+        def add(file: AnalyticsFile, app: str, times: int = 1) -> None:
+            fold = _synthetic(490_000 * HOUR_US, "s1")
+            fold.app, fold.user = app, f"user of {app}"
+            file.changed_elsewhere()
+            with file.commit() as c:
+                for key, tally in folding.tallies_of(fold).items():
+                    c.add(key, tally, times)
+
+        def users(app: str) -> list[str]:
+            return one.totals(app, "user", 9).values
+
+        add(one, "bank")
+        add(one, "shop")
+        assert users("shop") == ["user of shop"]
+        add(other, "shop", -1)
+        add(other, "zoo")
+        assert (users("shop"), users("zoo")) == ([], ["user of zoo"])
+        add(one, "shop")
+        assert (users("shop"), users("zoo")) == (["user of shop"], ["user of zoo"])
+
+
+def test_opening_a_file_again_writes_nothing(tmp_path: Path) -> None:
+    """A report that opens it would send the process that folds back to what it has read."""
+    path = tmp_path / "analytics.db"
+    with closing(AnalyticsFile(path)) as one, closing(AnalyticsFile(path)):
+        assert not one.changed_elsewhere()
 
 
 def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:

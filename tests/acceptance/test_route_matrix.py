@@ -360,6 +360,7 @@ class World:
     def __init__(self, lp: limpet.Limpet, app: Starlette) -> None:
         self._lp, self._app = lp, app
         self._things: dict[str, Things] = {}
+        self._known: dict[str, list[Any]] = {}  # denials of a role whose last request was denied
 
     async def things(self, place: str, *, fresh: bool) -> Things:
         if fresh or place not in self._things:
@@ -373,18 +374,24 @@ class World:
     async def tried(
         self, method: str, route: str, role: str, place: str
     ) -> tuple[AsgiReply, list[Any]]:
-        """The answer, and what the audit has of the principal's denials since."""
+        """The answer, and what the audit has of the principal's denials since, if it may not."""
         case = CASES[method, route]
-        changes = may(case, role, place) and (method != "GET" or route.endswith("/poll"))
+        allowed = may(case, role, place)
+        changes = allowed and (method != "GET" or route.endswith("/poll"))
         things = await self.things(place, fresh=changes)
-        before = await self._denials(role)
+        before = self._known.pop(role, None)
+        if before is None and not allowed:
+            before = await self._denials(role)
         named = {"limpet-app": things.app, "limpet-user": things.user, "x-role": role}
         path = path_of(route, things.names) + case.query
         body = filled(case.body, things.names)
         reply = await ask(self._app, method, path, body, {**case.headers, **named})
         if reply.status == 200:
             _check_form(self._app, method, route, reply)
-        return reply, [each for each in await self._denials(role) if each not in before]
+        if before is None or allowed:
+            return reply, []
+        self._known[role] = after = await self._denials(role)
+        return reply, [each for each in after if each not in before]
 
     async def _denials(self, role: str) -> list[Any]:
         """With how often each was repeated within a second."""

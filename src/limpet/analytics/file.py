@@ -126,7 +126,7 @@ class AnalyticsFile:
         self._cells: dict[Cell, CellTally] = {}
         self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
-        self._version = self._ids_version = self._data_version()
+        self._version = self._data_version()
 
     def _prepare(self) -> None:
         conn = self._conn
@@ -304,14 +304,15 @@ class AnalyticsFile:
         return [name for (name,) in rows]
 
     def _app_ids(self, app: str | None) -> list[int]:
-        names = self.apps() if app is None else [app]
-        return [id for name in names if (id := self._find(("app", name))) is not None]
+        if app is not None:
+            id = self._find(("app", app))
+            return [] if id is None else [id]
+        rows: list[Any] = self._conn.execute("SELECT id FROM names WHERE kind = 'app'").fetchall()
+        return [id for (id,) in rows]
 
     def _find(self, name: Name) -> int | None:
-        if (version := self._data_version()) != self._ids_version:
-            self._ids.clear()  # another process may have removed a name, and given its id away
-            self._ids_version = version
-        return find(self._conn, self._ids, name)
+        """Return the id that a name has now: once all of an app was erased, another may have it."""
+        return find(self._conn, {}, name)
 
     def counts(self) -> tuple[int, int]:
         """Return how many sessions and cells there are."""

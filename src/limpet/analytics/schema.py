@@ -107,7 +107,8 @@ def prepare(conn: apsw.Connection, where: str) -> None:
         _give_sessions_their_app(conn)
     if 0 < before < 3:
         _put_groups_side_by_side(conn)
-    conn.execute(f"PRAGMA user_version = {FORMAT}")
+    if before != FORMAT:  # a write that changes nothing would still send others back to the file
+        conn.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _give_sessions_their_app(conn: apsw.Connection) -> None:

@@ -146,8 +146,7 @@ async def open_vault(call: WireCall, id: str) -> Document:
 async def create_credential(call: WireCall) -> Answer:
     vault = await open_vault(call, call.path("vault_id"))
     value = msgspec.to_builtins(await call.body(CredentialCreate))
-    if value["auth"].get("type") not in _KINDS:
-        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    _check_auth(value["auth"])
     shelf.check_metadata(value["metadata"])
     prefix = f"{vault.name}/vcrd_"
     return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
@@ -174,7 +173,9 @@ async def update_credential(call: WireCall) -> Answer:
     def changed(value: Json) -> Json:
         if auth.get("type", value["auth"]["type"]) != value["auth"]["type"]:
             raise InvalidInput("the type of a credential cannot be changed. Create another one.")
-        return {**patch(value), "auth": _merged(value["auth"], auth)}
+        merged = _merged(value["auth"], auth)
+        _check_auth(merged)
+        return {**patch(value), "auth": merged}
 
     return _credential(await shelf.change(call.of_user(CREDENTIALS), _name(call), changed))
 
@@ -195,6 +196,13 @@ def _name(call: WireCall) -> str:
     if "/" in vault or "/" in id:
         raise DocumentNotFound(CREDENTIALS, id[:100])
     return f"{vault}/{id}"
+
+
+def _check_auth(auth: Mapping[str, Any]) -> None:
+    if auth.get("type") not in _KINDS:
+        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    if not isinstance(auth.get("injection_location"), Mapping | None):
+        raise InvalidInput("injection_location of a credential is an object.")
 
 
 def _credential(document: Document) -> Json:
