@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +315,41 @@ async def test_streams_are_told_and_turns_are_given_back_when_a_server_ends(
         writer.close()
     assert b"the server ends" in rest
     assert rest.endswith(b"0\r\n\r\n")
+
+
+async def test_a_turn_that_does_not_end_keeps_no_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that goes on when it is cancelled is left alone; what was recorded is there."""
+    monkeypatch.setattr(serve, "TURNS_SECONDS", 0.01)
+    monkeypatch.setattr(serve, "CANCEL_SECONDS", 0.01)
+    began, ends = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(turn: limpet.Turn) -> None:
+        began.set()
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await ends.wait()
+
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("default", "default", "c1")
+        async with serve.working(lp, [(None, stubborn)]):
+            await s.append("user.message", {"text": "go on"}, actor="user:default")
+            await began.wait()
+        assert "drain cut short" in caplog.text
+        assert (await lp.status()).leased == 1  # until its lease ends
+        workers = [task for task in asyncio.all_tasks() if "Worker.run" in repr(task)]
+        ends.set()
+        await asyncio.gather(*workers)
+
+
+def test_a_thread_of_a_turn_keeps_no_server(tmp_path: Path) -> None:
+    """What a tool waits for in a thread may take for ever: the process ends in order without it."""
+    thread = ("--policies", "tests.support.stopped_server:leave_a_thread")
+    args = ("serve", str(tmp_path / "s.db"), "--dev", "--port", "0", *thread)
+    with Interpreter("tests.support.stopped_server", *args) as child:
+        assert "serving at http://127.0.0.1:" in str(child.line())
+        child.end(0)
 
 
 async def test_a_server_that_stops_gets_nothing_new_while_its_turns_end() -> None:

@@ -35,6 +35,7 @@ PRINCIPALS = {
     "auditor": Principal("user:eve", role="auditor", app="shop"),
     "admin": Principal("user:root", role="admin", app="shop"),
 }
+AUTH = {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}
 PLACES = {"own": ("shop", "ada"), "neighbour": ("shop", "bob"), "foreign": ("bank", "ada")}
 READERS = {"owner", "agent", "bound", "viewer", "admin"}
 WRITERS = {"owner", "agent", "bound", "admin"}
@@ -85,9 +86,8 @@ class Things:
         names["thread"] = ids.to_wire(ids.THREAD, f"{self.app}\n{session['id']}")
         names["other"] = (await self.post("/v1/sessions", made))["id"]
         names["vault"] = (await self.post("/v1/vaults", {"display_name": "v"}))["id"]
-        auth = {"auth": {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}}
         vault = f"/v1/vaults/{names['vault']}"
-        names["credential"] = (await self.post(f"{vault}/credentials", auth))["id"]
+        names["credential"] = (await self.post(f"{vault}/credentials", {"auth": AUTH}))["id"]
         names["memstore"] = (await self.post("/v1/memory_stores", {"name": "m"}))["id"]
         store = f"/v1/memory_stores/{names['memstore']}"
         memory = await self.post(f"{store}/memories", {"path": "/a", "content": "b"})
@@ -189,7 +189,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", V): asks("write", {"display_name": "w"}),
     ("DELETE", V): asks("write"),
     ("POST", f"{V}/archive"): asks("write"),
-    ("POST", f"{V}/credentials"): asks("write", {"auth": {"type": "static_bearer"}}),
+    ("POST", f"{V}/credentials"): asks("write", {"auth": AUTH}),
     ("GET", f"{V}/credentials"): asks("read"),
     ("GET", f"{V}/credentials/{{id}}"): asks("read"),
     ("POST", f"{V}/credentials/{{id}}"): asks("write", {"display_name": "w"}),

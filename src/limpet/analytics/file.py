@@ -126,7 +126,7 @@ class AnalyticsFile:
         self._cells: dict[Cell, CellTally] = {}
         self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
-        self._version = self._data_version()
+        self._version = self._ids_version = self._data_version()
 
     def _prepare(self) -> None:
         conn = self._conn
@@ -311,8 +311,10 @@ class AnalyticsFile:
         return [id for (id,) in rows]
 
     def _find(self, name: Name) -> int | None:
-        """Return the id that a name has now: once all of an app was erased, another may have it."""
-        return find(self._conn, {}, name)
+        if (version := self._data_version()) != self._ids_version:
+            self._ids.clear()  # another process may have removed a name, and given its id away
+            self._ids_version = version
+        return find(self._conn, self._ids, name)
 
     def counts(self) -> tuple[int, int]:
         """Return how many sessions and cells there are."""

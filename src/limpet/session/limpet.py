@@ -202,7 +202,8 @@ class Limpet:
         nodes: Mapping[str, str | Limpet] | None = None,
         follow_moves: bool = False,
     ) -> None:
-        if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
+        served = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
+        if served and store is None:
             local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
             for name, given in local.items():
                 if given is not None:

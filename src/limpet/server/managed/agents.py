@@ -68,6 +68,7 @@ class AgentUpdate(msgspec.Struct):
     skills: list[dict[str, Any]] | UnsetType | None = UNSET
     metadata: dict[str, str | None] | UnsetType | None = UNSET
     multiagent: dict[str, Any] | UnsetType | None = UNSET
+    execution_identity: dict[str, Any] | UnsetType | None = UNSET
 
 
 class EnvironmentCreate(msgspec.Struct):

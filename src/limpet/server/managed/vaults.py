@@ -32,7 +32,13 @@ _SHOWN: Final = frozenset(
     )
 )
 _INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
-_KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
+# The kinds of credentials, with the texts that each has to have.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "static_bearer": ("token", "mcp_server_url"),
+    "mcp_oauth": ("access_token", "mcp_server_url"),
+    "environment_variable": ("secret_name", "secret_value"),
+}
+_NETWORKING: Final = ("unrestricted", "limited")
 
 
 class VaultCreate(msgspec.Struct):
@@ -150,6 +156,21 @@ async def create_credential(call: WireCall) -> Answer:
     shelf.check_metadata(value["metadata"])
     prefix = f"{vault.name}/vcrd_"
     return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
+
+
+def _check_auth(auth: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless it is one of the kinds, with all that it has to have."""
+    kind = str(auth.get("type"))
+    if kind not in _KINDS:
+        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    for name in _KINDS[kind]:
+        if not isinstance(auth.get(name), str):
+            raise InvalidInput(f"auth of the type {kind} has a {name}, a text.")
+    if kind == "environment_variable":
+        networking = auth.get("networking")
+        if not isinstance(networking, Mapping) or networking.get("type") not in _NETWORKING:
+            known = " or ".join(_NETWORKING)
+            raise InvalidInput(f"networking of a credential is an object of the type {known}.")
 
 
 @describe(response=PageForm[CredentialForm])
