@@ -48,6 +48,7 @@ ROLES: dict[str, set[str]] = {
     "app": {"admin"},
     "read of all": {"agent", "admin"},  # what every user of an app did: for nobody of one user
     "audit": {"auditor", "admin"},
+    "store": set(),  # what all apps share: for an admin of the whole store alone
     "anybody": {*PRINCIPALS},
 }
 
@@ -102,6 +103,8 @@ class Things:
         s: limpet.Session[Any] = await lp.get(self.app, self.user, names["session"])
         names["wake"] = (await s.runs.wakes())[0].wake_id or ""
         names["request"] = s.blocked_on[0].id
+        proposed = await lp.propose("Be kind.", provenance=s.key, confidence=0.9, to="agent:main")
+        names["proposal"] = proposed.id
         await self.post(f"/v1/sessions/{names['other']}/events", _MESSAGE)
         headers = {"x-role": "root", "limpet-app": self.app, "limpet-user": self.user}
         poll = f"/v1/environments/{names['env']}/work/poll"
@@ -251,6 +254,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{L}/answer"): asks("read", {"request_id": "{request}", "output": 1}, refused=400),
     ("POST", f"{L}/resolve"): asks(
         "read", {"request_id": "{request}", "decision": "give_up"}, refused=400
+    ),
+    ("POST", f"{L}/decide"): asks(
+        "store", {"request_id": "{proposal}", "accept": True, "note": "useful"}
     ),
     ("POST", f"{L}/interrupt"): asks("write", {}),
     ("POST", f"{L}/labels"): asks("write", {"labels": {"a": "b"}}),

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from typing import Protocol, TypeVar
 
 from limpet.model import Event, Head, limits
+from limpet.model.facts.moves import departure
 from limpet.model.limits import PAGE_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Page, Query, Store
 
@@ -140,6 +141,17 @@ def head_pages(
     return each_page(
         lambda cursor: store.heads(query, cursor=cursor, limit=PAGE_MAX, states=states)
     )
+
+
+def without_departed(page: Page[Head]) -> Page[Head]:
+    """Return a page without the sessions that are at other nodes, or on their way here."""
+    away = {head.key for head in page.items if departure(head.facts) is not None}
+    if not away:
+        return page
+    items = tuple([head for head in page.items if head.key not in away])
+    states = {key: state for key, state in page.states.items() if key not in away}
+    damaged = tuple([key for key in page.damaged if key not in away])
+    return Page(items, page.cursor, states, damaged)
 
 
 async def each_head(store: Store, query: Query) -> AsyncGenerator[Head, None]:

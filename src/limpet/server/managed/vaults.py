@@ -171,6 +171,8 @@ def _check_auth(auth: Mapping[str, Any]) -> None:
         if not isinstance(networking, Mapping) or networking.get("type") not in _NETWORKING:
             known = " or ".join(_NETWORKING)
             raise InvalidInput(f"networking of a credential is an object of the type {known}.")
+    if not isinstance(auth.get("injection_location"), Mapping | None):
+        raise InvalidInput("injection_location of a credential is an object.")
 
 
 @describe(response=PageForm[CredentialForm])
@@ -217,13 +219,6 @@ def _name(call: WireCall) -> str:
     if "/" in vault or "/" in id:
         raise DocumentNotFound(CREDENTIALS, id[:100])
     return f"{vault}/{id}"
-
-
-def _check_auth(auth: Mapping[str, Any]) -> None:
-    if auth.get("type") not in _KINDS:
-        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
-    if not isinstance(auth.get("injection_location"), Mapping | None):
-        raise InvalidInput("injection_location of a credential is an object.")
 
 
 def _credential(document: Document) -> Json:
