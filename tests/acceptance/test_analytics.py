@@ -1875,6 +1875,35 @@ async def test_closing_ends_what_follows_a_store(lp: limpet.Limpet) -> None:
         an.stop()  # nothing runs any more
 
 
+async def test_closing_waits_for_what_follows_also_after_another_run(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that follows a store may catch up before it asks."""
+    go, held = asyncio.Event(), asyncio.Event()
+    step = folding.FeedFold.step
+
+    async def slow(of: folding.FeedFold) -> Any:
+        if asyncio.current_task() is following:
+            held.set()
+            await go.wait()
+        return await step(of)
+
+    monkeypatch.setattr(folding.FeedFold, "step", slow)
+    an = limpet.Analytics(lp, f"sqlite:///{tmp_path}/analytics.db", retrain=None)
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(an.run())
+        await held.wait()
+        await lp.create("support", "ada", actor="user:ada")
+        assert await an.run(once=True) == 1
+        closing = asyncio.create_task(an.close())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        go.set()
+        await closing
+        await following
+
+
 def test_the_record_that_is_stored_is_small() -> None:
     """A session of one turn takes fewer bytes than one of its messages."""
     fold = _synthetic(490_000 * HOUR_US, "s1")
