@@ -369,7 +369,7 @@ async def test_an_answer_finds_the_thread_that_waits_for_it(tmp_path: Path) -> N
         assert sent["data"][0]["session_thread_id"] == third["id"]
         again = await wire("POST", f"{path}/events", body, **key)
         assert [each["id"] for each in again["data"]] == [each["id"] for each in sent["data"]]
-        other = {"events": [message]}
+        other = {"events": [{**answer, "result": "deny"}]}
         error = await wire("POST", f"{path}/events", other, status=400, **key)
         assert error["error"]["details"]["error_code"] == "request.key_reused"
         error = await wire("POST", f"{path}/events", {"events": [answer]}, status=400)
