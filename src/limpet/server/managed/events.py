@@ -141,7 +141,7 @@ async def send(call: WireCall) -> Answer:
 
 def _has_place(event: Json) -> bool:
     """True if the event is for a request or a thread, which has to be found first."""
-    return event.get("type") in _ANSWERS or event.get("session_thread_id") is not None
+    return str(event.get("type")) in _ANSWERS or event.get("session_thread_id") is not None
 
 
 class CheckedSend:
@@ -407,6 +407,9 @@ def _part(block: object, known: Sequence[str]) -> Json:
         _checked_text(source, name, f"source of the type {named}")
     if kind == "image" and named != "file":
         return {"type": "image", **{each: source[each] for each in sources[named]}}
+    for name in ("title", "context"):
+        if block.get(name) is not None:
+            _checked_text(block, name, kind)
     if named == "text":  # the only one that there is
         source = {**source, "media_type": "text/plain"}
     return {"type": "data", "data": {**block, "source": dict(source)}}
