@@ -92,6 +92,11 @@ async def test_resources_and_threads_are_paged_and_filtered(wire: Wire) -> None:
     path = f"/sessions/{session}"
     repository = {"type": "github_repository", "url": "https://x.test/o/r"}
     made = [(await wire("POST", f"{path}/resources", repository))["id"] for _ in range(3)]
+    file = {"type": "file", "file_id": (await wire.upload())["id"]}
+    made.append((await wire("POST", f"{path}/resources", file))["id"])
+    token = {"authorization_token": "t"}
+    await wire("POST", f"{path}/resources/{made[0]}", token)
+    await wire("POST", f"{path}/resources/{made[3]}", token, status=400)
     assert len((await wire("GET", f"{path}/resources?limit=2"))["data"]) == 2
     assert [each["id"] for each in await wire.all(f"{path}/resources?limit=2")] == made
     assert len(await wire.all(f"{path}/threads?statuses[]=idle")) == 1
