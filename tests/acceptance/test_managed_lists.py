@@ -458,6 +458,8 @@ BODIES: dict[str, Any] = {
         }
     },
 }
+TOKEN = {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}
+BODIES["/vaults/VAULT/credentials??"] = {"auth": TOKEN | {"networking": "of another kind"}}
 VARIABLE = {"type": "environment_variable", "secret_name": "N", "secret_value": "v"}
 VARIABLE |= {"networking": {"type": "limited", "allowed_hosts": ["x.test"]}}
 BODIES["/vaults/VAULT/credentials?"] = {

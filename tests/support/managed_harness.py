@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import limpet
 
@@ -10,7 +11,7 @@ import limpet
 async def converse(turn: limpet.Turn) -> None:
     """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams,
     "delegate" has a child (with "refund", one that asks for approval), "forever" calls a tool in
-    each of two steps, and "crowded" has no room for the message."""
+    each of two steps, "crowded" has no room for the message, and "wait" waits for another one."""
     text = " ".join([str(event.data.get("text", "")) for event in turn.inputs])
     if "delegate" in text:
         task = "refund" if "refund" in text else "hello child"
@@ -27,6 +28,11 @@ async def converse(turn: limpet.Turn) -> None:
         await limpet.Agent(_call_again, [again], max_steps=2).run(turn)
     elif "crowded" in text:
         await turn.session.context(tokens=1)
+    elif "wait" in text:
+        async with aclosing(turn.session.follow(after=turn.inputs[-1].seq)) as events:
+            while (await anext(events)).type != "user.message":
+                pass
+        await turn.say("waited")
     elif "fail" in text:
         raise ValueError("this harness fails")
     else:

@@ -28,8 +28,8 @@ _START: Final = "1970-01-01T00:00:00Z"
 _MULTIAGENT: Final = ("coordinator", "multiagent_20261001")
 _SCOPES: Final = (None, "organization", "account")
 _ROSTER_MAX: Final = 20  # agents that a coordinator names
-_POLICIES: Final = frozenset(("always_allow", "always_ask", "auto"))
-_SKILLS: Final = frozenset(("anthropic", "custom"))
+_POLICIES: Final = ("always_allow", "always_ask", "auto")
+_SKILLS: Final = ("anthropic", "custom")
 _NAMES: Final = {"custom": "name", "mcp_toolset": "mcp_server_name"}  # that a tool has to have
 # Defaults that an answer shows where the client gave nothing.
 SERVICE_ACCOUNT: Final = {"type": "service_account"}
@@ -221,6 +221,8 @@ async def _entry(call: WireCall, named: object) -> Json:
     if isinstance(given, Mapping) and given.get("type") == "self":
         return {"type": "self"}  # it is named with its id and version where it is shown
     if isinstance(given, Mapping) and given.get("type") == "advisor":
+        if not isinstance(given.get("id", ""), str):
+            raise InvalidInput("the id of an advisor is a text.")
         return dict(given)
     id, version = agent_named(given)
     agent = agent_form(await find_agent(call, id, version))
@@ -294,7 +296,7 @@ def checked_agent(value: Json) -> Json:
     for tool in value["tools"]:
         _check_tool(tool)
     for skill in value["skills"]:
-        if str(skill.get("type")) not in _SKILLS or not isinstance(skill.get("skill_id"), str):
+        if skill.get("type") not in _SKILLS or not isinstance(skill.get("skill_id"), str):
             raise InvalidInput("a skill has the type anthropic or custom, and a skill_id.")
         parts.check(skill, parts.SkillPart, "a skill")
     for server in value["mcp_servers"]:
@@ -324,8 +326,8 @@ def _check_tool(tool: Mapping[str, Any]) -> None:
         policy = each.get("permission_policy")
         if policy is None:
             continue
-        if not isinstance(policy, Mapping) or str(policy.get("type")) not in _POLICIES:
-            policies = ", ".join(sorted(_POLICIES))
+        if not isinstance(policy, Mapping) or policy.get("type") not in _POLICIES:
+            policies = ", ".join(_POLICIES)
             raise InvalidInput(f"permission_policy is an object whose type is one of {policies}.")
     parts.check(tool, parts.TOOLS.get(type, parts.ToolsetPart), f"a tool of the type {type}")
     known = parts.BUILT_IN_TOOLS

@@ -69,6 +69,9 @@ from limpet.session.limpet import append_to
 from limpet.session.session import Session
 
 _EVENTS_MAX: Final = 1_000  # in one send
+_FILES_MAX: Final = 100  # that one request names
+_RUBRIC_BYTES_MAX: Final = 128 * 1_024  # so many has the longest list of criteria
+_LONG_RUBRIC: Final = f"a rubric has at most {_RUBRIC_BYTES_MAX:,} bytes."
 _READ_AT_ONCE: Final = 200
 _CALL: Final = re.compile(r"[0-9a-f]{32}-\d+")  # the request id of a call that a model made
 # Answers of a client, and where each names the event that it answers.
@@ -124,6 +127,8 @@ async def send(call: WireCall) -> Answer:
     body = await call.body(SendEvents)
     if not 0 < len(body.events) <= _EVENTS_MAX:
         raise InvalidInput(f"events is a list of 1 to {_EVENTS_MAX:,} events.")
+    if not all([isinstance(event.get("type"), str) for event in body.events]):
+        raise InvalidInput("an event has a type.")
     key = call.key()
     idempotency = call.idempotency_key()
     if idempotency is None and not any([_has_place(event) for event in body.events]):
@@ -319,8 +324,11 @@ async def with_files(call: WireCall, event: Json) -> Json:
                 await _file(call, source)
     if not isinstance(rubric, Mapping) or rubric.get("type") != "file":
         return event
+    file = await _file(call, rubric)
+    if file.value["size_bytes"] > _RUBRIC_BYTES_MAX:
+        raise InvalidInput(_LONG_RUBRIC)
     try:
-        text = (await content_of_file(call, await _file(call, rubric))).decode()
+        text = (await content_of_file(call, file)).decode()
     except UnicodeDecodeError:
         raise InvalidInput("the file of a rubric is text in UTF-8.") from None
     return {**event, "rubric": {"type": "text", "content": text}}
@@ -330,7 +338,11 @@ async def _file(call: WireCall, given: Mapping[str, Any]) -> Document:
     id = given.get("file_id")
     if not isinstance(id, str):
         raise InvalidInput("a file is named by its file_id.")
-    return await find_file(call, id)
+    if id not in call.files:
+        if len(call.files) == _FILES_MAX:
+            raise InvalidInput(f"a request names at most {_FILES_MAX} files.")
+        call.files[id] = await find_file(call, id)
+    return call.files[id]
 
 
 def draft_of(event: Json) -> Draft:
@@ -368,6 +380,8 @@ def _outcome(event: Json) -> Draft:
     if rubric.get("type") != "text" or not isinstance(rubric.get("content"), str):
         form = '{"type": "text", "content": …} or {"type": "file", "file_id": …}'
         raise InvalidInput(f"the rubric of an outcome is {form}.")
+    if len(rubric["content"]) > _RUBRIC_BYTES_MAX:
+        raise InvalidInput(_LONG_RUBRIC)
     tries = event.get("max_iterations")
     if not (tries is None or (type(tries) is int and 1 <= tries <= 20)):
         raise InvalidInput("max_iterations is a number from 1 to 20.")

@@ -157,9 +157,10 @@ def _check_auth(auth: Mapping[str, Any]) -> None:
     if kind not in parts.CREDENTIALS:
         raise InvalidInput(f"auth has one of the types {', '.join(parts.CREDENTIALS)}.")
     parts.check(auth, parts.CREDENTIALS[kind], f"auth of the type {kind}")
-    networking = auth.get("networking")
-    if networking and networking["type"] == "limited" and networking.get("allowed_hosts") is None:
-        raise InvalidInput("networking of the type limited has allowed_hosts, a list.")
+    if kind == "environment_variable":
+        networking = auth["networking"]
+        if networking["type"] == "limited" and networking.get("allowed_hosts") is None:
+            raise InvalidInput("networking of the type limited has allowed_hosts, a list.")
 
 
 @describe(response=PageForm[CredentialForm])

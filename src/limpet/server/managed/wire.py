@@ -56,7 +56,7 @@ from limpet.server.loggers import SERVER
 from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
 from limpet.server.service import Service
-from limpet.session.documents import Documents
+from limpet.session.documents import Document, Documents
 from limpet.session.limpet import Limpet, journal_of
 
 T = TypeVar("T")
@@ -108,6 +108,7 @@ class WireCall:
         self.named_user = caller.user or self._named(USER_HEADER, "user")
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
+        self.files: dict[str, Document] = {}  # that the request names, each looked up once
 
     def _named(self, header: bytes, parameter: str) -> str | None:
         """The value of a header, or else of a parameter of the query."""

@@ -45,7 +45,7 @@ from limpet.server.service import Service
 from limpet.session.acting import ActingJournal
 from limpet.session.json_forms import key_form, time_form
 from limpet.session.limpet import journal_of
-from limpet.store.cursor import check_position
+from limpet.store.cursor import check_position, check_work
 from limpet.store.protocol import FeedEntry
 
 _FOLD_SECONDS: Final = 2.0  # that a request folds for, where nobody else does
@@ -170,6 +170,7 @@ async def list_sessions(call: WireCall) -> Answer:
     ready: Any = call.text("ready")
     if by not in _ORDERS:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
+    check_work(status, ready)
     order: Any = by
     app, user, labels = call.named_app, call.named_user, call.labels()
     if ready == "dead" and app is not None:  # of which there is an index
