@@ -239,7 +239,11 @@ async def test_a_secret_of_a_credential_never_comes_back(door: Door) -> None:
     vault = (await door("ada", "POST", "/v1/vaults", {"display_name": "mine"}))[1]["id"]
     credentials = f"/v1/vaults/{vault}/credentials"
     auth: Any = {"type": "mcp_oauth", "mcp_server_url": "https://x.test", "access_token": "s3cret"}
-    auth |= {"api_key": "s3cret", "headers": [{"authorization": "s3cret"}], "expires_at": "later"}
+    auth |= {
+        "api_key": "s3cret",
+        "headers": [{"authorization": "s3cret"}],
+        "expires_at": "2030-01-01T00:00:00Z",
+    }
     auth["refresh"] = {"client_id": "c", "refresh_token": "s3cret", "token_endpoint": "https://t"}
     auth["refresh"]["token_endpoint_auth"] = {
         "type": "client_secret_post",
