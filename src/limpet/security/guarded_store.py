@@ -173,8 +173,8 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _STARTS: Final = frozenset({CREATED, FORKED})
 # Prefixes of actors that are not other people.
 _NOBODY: Final = ("agent:", "system:", "worker:", "cli:")
-# What a move records of a session, with the ends of its live shares, and beside that the checkpoint
-# of the move: an admin's key may have done so.
+# Types that a move records of a session, the ends of its live shares among them. An admin's key may
+# have recorded them, and the checkpoint of the move beside them.
 _CARRIED: Final = (MOVES | {UNSHARED}) - {RECLAIMED}
 _BESIDE: Final = frozenset({CHECKPOINTS, MEMORY})  # what is staged beside the log of a session
 # The action of a draft of this type; any other is a write.
