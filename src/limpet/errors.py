@@ -201,7 +201,7 @@ class InvalidURL(InvalidInput, code="store.url"):
     reason: str
     advice: str = (
         "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-        "?sync=normal), files:///directory, or postgresql://user@host/database"
+        "?sync=normal), files:///directory, postgresql://user@host/database or http://host:8420"
     )
 
     def _prepare(self) -> None:
@@ -1075,8 +1075,8 @@ class ScopeFull(StateError, code="scope.full"):
 
 
 class TooLittleFeedback(StateError, code="feedback.too_little"):
-    template = """only {found} sessions have feedback; training needs at least {minimum}. Nothing
-    was changed: train again when users have rated more sessions."""
+    template = """only {found} of the sessions that were measured have feedback; training needs at
+    least {minimum}. Measure new sessions with run(once=True), or wait for more feedback."""
     found: int
     minimum: int
 

@@ -363,9 +363,7 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "drain": ("app policy", lambda c: _drained(c)),
         "reclaim": (
             "app policy",
-            lambda c: c.lp.reclaim(
-                c.key, target_is_lost="eu-2", epoch=1, reason="its disk is gone"
-            ),
+            lambda c: c.lp.reclaim(c.key, target_is_lost="x", epoch=1, reason="lost"),
         ),
         "home": ("inspect", lambda c: c.lp.home(c.key)),
         "delete": ("erase", lambda c: c.lp.delete(c.key)),

@@ -117,6 +117,35 @@ async def test_changes_are_followed_until_the_share_ends(lp: limpet.Limpet) -> N
     assert seen == ["one", "two"]
 
 
+@pytest.mark.parametrize("ending", ["unshared", "completed", "deleted", "erased", "replaced"])
+async def test_a_slow_subscriber_reads_nothing_after_the_end(
+    lp: limpet.Limpet, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited for it when the share ended is not shown; nor is another session of that key."""
+    monkeypatch.setattr("limpet.session.sharing.PAGE_MAX", 2)
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        seen = [(await anext(changes)).values["draft"]]
+        for text in ("two", "three", "four", "five"):
+            await a.append("note.made", actor=ADA, set={"draft": text})
+        seen += [(await anext(changes)).values["draft"] for _ in range(3)]
+        if ending == "unshared":
+            await a.unshare(share.id)
+        elif ending == "completed":
+            await a.complete()
+        elif ending == "erased":
+            await lp.erase(a.key)
+        else:
+            await lp.delete(a.key)
+        if ending == "replaced":
+            other = await lp.create(a.app, a.user, a.id, actor=ADA, reuse_deleted=True)
+            for text in ("six", "seven", "eight", "nine"):
+                await other.append("note.made", actor=ADA, set={"draft": text})
+        seen += [context.values["draft"] async for context in changes]
+    assert seen == ["one", "two", "three", "four"]
+
+
 async def test_a_subscriber_that_is_slow_misses_no_change(lp: limpet.Limpet) -> None:
     """Each value with its version, in order, a rewind and a write of the target's own among them;
     what changed other fields is not shown."""

@@ -266,11 +266,16 @@ def _module(option: str, name: str) -> ModuleType:
 
 def _import_error(option: str, name: str, error: BaseException) -> InvalidInput:
     """The module exists but raised: name the error and the line, since no traceback is shown."""
-    message = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
     return InvalidInput(
-        f"{option}: the module {name} cannot be imported: {message} ({_place(error)}). "
+        f"{option}: the module {name} cannot be imported: {raised(error)}. "
         f"Fix it so that python -c 'import {name}' succeeds."
     )
+
+
+def raised(error: BaseException) -> str:
+    """An error of the user's own code, and the line that raised it."""
+    message = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
+    return f"{message} ({_place(error)})"
 
 
 def _place(error: BaseException) -> str:

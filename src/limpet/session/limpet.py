@@ -150,10 +150,11 @@ if TYPE_CHECKING:
     from limpet.session.runs.spawn import Children
 
 S = TypeVar("S", bound="State")
-A = TypeVar("A")
 if TYPE_CHECKING:  # typing.TypeVar takes a default from Python 3.13 on
+    A = typing_extensions.TypeVar("A", default=Any)
     T = typing_extensions.TypeVar("T", bound="State | Mapping[str, Any]", default=Mapping[str, Any])
 else:
+    A = TypeVar("A")
     T = TypeVar("T")
 MoveTarget: TypeAlias = "Limpet | Adopter"
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
@@ -201,7 +202,8 @@ class Limpet:
         nodes: Mapping[str, str | Limpet] | None = None,
         follow_moves: bool = False,
     ) -> None:
-        if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
+        served = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
+        if served and store is None:
             local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
             for name, given in local.items():
                 if given is not None:

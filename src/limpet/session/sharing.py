@@ -61,6 +61,7 @@ from limpet.model.limits import PAGE_MAX
 from limpet.model.values import FrozenDict
 from limpet.session.history.point_in_time import head_now
 from limpet.session.journal import Journal
+from limpet.session.runs.delegation import head_of
 from limpet.session.writer import Writer
 from limpet.store.protocol import Loaded
 
@@ -282,10 +283,13 @@ class SharedReader:
             try:
                 await self._changed(terms, context.source_version)
                 newest = await self._live(terms)
+                behind = newest.source_version > context.source_version + 1
                 async with aclosing(self._since(terms, context, newest)) as since:
                     async for newer in since:
                         changed = newer.versions != context.versions
                         context = newer
+                        if changed and behind:  # the share may have ended since they were read
+                            await self._check(terms)
                         if changed:
                             yield context
             except ShareNotFound:
@@ -296,33 +300,35 @@ class SharedReader:
     ) -> AsyncGenerator[ImportedContext, None]:
         """Yield the values as they were after each event since `known` that may have changed one of
         them, and the newest: who is slower than the writer misses none. Raises ShareNotFound if the
-        share ends meanwhile."""
+        source is gone."""
         source, names, store = key_in(terms["source"]), terms["fields"], self._journal.store
         version, versions = known.source_version, dict(known.versions)
         fold: Fold | None = None
-        while version + 1 < newest.source_version:
-            page = await store.read(
-                source, after=version, limit=PAGE_MAX, reverse=False, types=None
-            )
-            fold = fold or await store.fold_at(source, version)
-            for event in page:
-                if event.seq >= newest.source_version:
-                    break
-                before, had = dict(versions), fold.fields
-                fold, whole = replay_any(fold, event)
-                if not whole:  # its body was removed: the store may have a snapshot beyond it
-                    fold = await store.fold_at(source, event.seq)
-                for name in names:
-                    if name in fold.fields:
-                        versions[name] = fold.versions[name]
-                    elif name in had or _changes(event, name):
-                        versions[name] = event.seq
-                if versions != before:
-                    await self._head(terms)
-                    yield _live_context(terms, fold, versions)
-            if not page:  # it was deleted meanwhile
-                break
-            version = page[-1].seq
+        try:
+            while version + 1 < newest.source_version:
+                page = await store.read(
+                    source, after=version, limit=PAGE_MAX, reverse=False, types=None
+                )
+                if not page:
+                    raise ShareNotFound(self._id)
+                fold = fold or await store.fold_at(source, version)
+                for event in page:
+                    if event.seq >= newest.source_version:
+                        break
+                    before, had = dict(versions), fold.fields
+                    fold, whole = replay_any(fold, event)
+                    if not whole:  # its body was removed: the store may have a snapshot beyond it
+                        fold = await store.fold_at(source, event.seq)
+                    for name in names:
+                        if name in fold.fields:
+                            versions[name] = fold.versions[name]
+                        elif name in had or _changes(event, name):
+                            versions[name] = event.seq
+                    if versions != before:
+                        yield _live_context(terms, fold, versions)
+                version = page[-1].seq
+        except _GONE:
+            raise ShareNotFound(self._id) from None
         yield newest
 
     async def write(
@@ -392,19 +398,27 @@ class SharedReader:
         self._own_version = head.version
         return head
 
+    async def _check(self, terms: FrozenDict) -> None:
+        """Raise ShareNotFound if the share has ended, at either of its sessions."""
+        self._check_source(terms, await head_of(self._journal, key_in(terms["source"])))
+        await self._head(terms)
+
+    def _check_source(self, terms: FrozenDict, head: Head | None) -> None:
+        # The rows that a departed source left here are not its state now.
+        if head is None or head.uid != terms["source"]["uid"] or head.phase in TERMINAL:
+            raise ShareNotFound(self._id)
+        if departure(head.facts) is not None:
+            raise ShareNotFound(self._id)
+
     def _ended(self, target: Head, terms: FrozenDict) -> bool:
         return _is_past(terms, self._journal.now_us()) or target.phase in TERMINAL
 
     async def _load_source(self, terms: FrozenDict) -> Loaded:
-        source = terms["source"]
         try:
-            loaded = await _load(self._journal, key_in(source))
+            loaded = await _load(self._journal, key_in(terms["source"]))
         except _GONE:
             raise ShareNotFound(self._id) from None
-        head = loaded.head
-        # The rows that a departed source left here are not its state now.
-        if head.uid != source["uid"] or head.phase in TERMINAL or departure(head.facts) is not None:
-            raise ShareNotFound(self._id)
+        self._check_source(terms, loaded.head)
         return loaded
 
     async def _live(self, terms: FrozenDict) -> ImportedContext:

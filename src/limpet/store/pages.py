@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from limpet.model import Event, Head
+from limpet.model import Event, Head, limits
 from limpet.model.facts.moves import departure
 from limpet.model.limits import PAGE_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Page, Query, Store
@@ -66,12 +66,10 @@ def page(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
     return bare(within(PageBytes(), sized))
 
 
-def walk(
-    rows: Iterable[T], passes: Callable[[T], bool], limit: int, most: int
-) -> tuple[list[T], T | None]:
+def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[list[T], T | None]:
     """The first `limit` rows that pass, and the row to go on from; None if the end was reached.
 
-    No more than `most` rows are looked at: then fewer, or none, may have been met.
+    No more than WALK_MAX rows are looked at: then fewer, or none, may have been met.
     """
     met: list[T] = []
     last: T | None = None
@@ -81,7 +79,7 @@ def walk(
                 return met, last
             met.append(row)
         last = row
-        if number == most:
+        if number == limits.WALK_MAX:
             return met, last
     return met, None
 

@@ -856,8 +856,8 @@ class FilesStore:
         cursors.check(query)
         by_key = query.order == "key" or query.deleted
         rows = self._by_key(query, cursor) if by_key else self._by_time(query, cursor)
-        now_us, most = self.now_us(), cursors.walked(query)
-        met, last = walk(rows, lambda entry: _passes(entry.head, query, now_us), limit, most)
+        now_us = self.now_us()
+        met, last = walk(rows, lambda entry: _passes(entry.head, query, now_us), limit)
         shown: dict[Key, FrozenDict] = {}
         damaged: list[Key] = []
         if states:

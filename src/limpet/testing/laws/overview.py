@@ -189,14 +189,15 @@ class OverviewLaws:
         }
         assert sum([tally.sessions for tally in await store.tally(None, limit=3)]) == 3
 
-    @pytest.mark.parametrize("scan_max", [limits.SCAN_MAX, 2])
+    @pytest.mark.parametrize("most", [limits.PAGE_MAX, 2])
     async def test_sessions_are_listed_by_what_they_do(
-        self, store: OverviewStore, scan_max: int, monkeypatch: pytest.MonkeyPatch
+        self, store: OverviewStore, most: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of each status and readiness exactly those, in the order of creation, for any bound."""
         await self._one_of_each(store)
         heads = (await store.heads(Query(), cursor=None, limit=ALL)).items
-        monkeypatch.setattr(limits, "SCAN_MAX", scan_max)
+        monkeypatch.setattr(limits, "SCAN_MAX", most)
+        monkeypatch.setattr(limits, "WALK_MAX", most)
         now, met = store.now_us(), 0
         for query in (
             *[Query(status=status, reverse=False) for status in STATUSES],
