@@ -279,6 +279,7 @@ class NodeForm(TypedDict):
     session: KeyForm
     phase: str | None
     forked_at: int | None
+    moved_to: str | None
 
 
 class EdgeForm(TypedDict):
