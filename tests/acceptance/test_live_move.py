@@ -412,7 +412,7 @@ async def test_a_moved_fork_brings_its_base_and_forks_of_a_moved_session_stay(
 
 
 async def test_what_a_session_left_here_is_not_taken_for_its_state() -> None:
-    """Nothing is merged from it, and the graph says where it is."""
+    """Nothing is merged from its rows, and the graph says where it is."""
     async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
         s = await _new(a)
         fork = await s.fork(id="fork", actor="user:ada")

@@ -87,7 +87,7 @@ class RequestForm(TypedDict):
 
 
 class ProposalForm(TypedDict):
-    """What a session proposed to remember, and how it was decided."""
+    """A proposal to remember something, and how it was decided."""
 
     id: str
     to: str

@@ -159,7 +159,7 @@ async def merge_session(
     """
     store, made = writer.journal.store, list[MergedSession]()
     loaded = await store.load(other, tail=0, scopes=False)
-    loaded.head.check_here()  # what it left here is not its state now
+    loaded.head.check_here()  # its rows here are not its state now
     side = _MergeSide(other, loaded.head.uid, loaded.head.version)
     theirs = await store.fold_at(other, side.version)
     await writer.load_whole()
