@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from limpet import errors
 from limpet.errors import ExtraMissing
 
 # Packages that an exported name may need, and the extra that brings each.
@@ -40,7 +41,9 @@ def lazy_exports(
 
     def load(name: str) -> object:
         if name not in places:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            known = isinstance(getattr(errors, name, None), type)
+            where = f". It is limpet.errors.{name}" if known else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{where}")
         module = places[name]
         try:
             home = import_module(module)

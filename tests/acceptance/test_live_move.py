@@ -411,6 +411,21 @@ async def test_a_moved_fork_brings_its_base_and_forks_of_a_moved_session_stay(
     assert (await b.maintenance.verify()).findings == ()
 
 
+async def test_what_a_session_left_here_is_not_taken_for_its_state() -> None:
+    """Nothing is merged from its rows, and the graph says where it is."""
+    async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
+        s = await _new(a)
+        fork = await s.fork(id="fork", actor="user:ada")
+        await fork.append("note.made", actor="user:ada", set={"n": 7})
+        assert (await a.move(fork.key, b)).success
+        with pytest.raises(errors.SessionMoved):
+            await s.merge(fork)
+        assert (await s.refresh()).values["n"] == 1
+        graph = await a.graph(KEY)
+        assert {node.key: node.moved_to for node in graph.nodes} == {KEY: None, fork.key: "b"}
+        assert str(graph).splitlines()[1] == f"  fork {fork.key} (at b)"
+
+
 async def test_an_ended_session_moves_and_a_waiting_request_travels(
     pair: tuple[Limpet, Limpet],
 ) -> None:

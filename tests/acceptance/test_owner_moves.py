@@ -73,6 +73,32 @@ async def test_an_owner_moves_a_session_between_two_servers_and_back() -> None:
         assert {record.principal for record in moves} == {"user:ada"}
 
 
+async def test_an_owner_moves_what_an_admin_has_moved_before() -> None:
+    """The admin's key stands in the log, for the moves, their checkpoints and the share that they
+    ended. A log in which it says anything else is moved by admins."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(limpet.open("memory://")) for _ in range(2)]
+        ada, admin = [], []
+        for node, server in zip(("eu-1", "eu-2"), servers, strict=True):
+            ada.append(await _entered(stack, server, node, **OWNER))
+            who = {"role": "admin", "app": "support"}
+            admin.append(await _entered(stack, server, node, **who))
+        s = await _new(ada[0])
+        other = await _new(ada[0], Key("support", "ada", "c2"))
+        await s.share(other, "n", sync="live")
+        for source, target in ((0, 1), (1, 0)):
+            assert (await admin[source].move(KEY, admin[target])).success
+        log = await (await ada[0].get(KEY)).read()
+        assert {e.type for e in log if e.actor.startswith("key:")} == {
+            *("session.unshared", "session.departed", "session.arrived")
+        }
+        assert (await ada[0].move(KEY, ada[1])).success
+        await (await admin[1].get(KEY)).suspend()
+        await (await ada[1].get(KEY)).resume()
+        with pytest.raises(errors.AccessDenied):
+            await ada[1].move(KEY, ada[0])
+
+
 async def test_a_key_that_is_used_again_is_not_said_to_have_moved() -> None:
     """An object of the session that was deleted is told so, also by a server whose node is named:
     the session that has the key now is at home there."""

@@ -113,6 +113,8 @@ def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
     assert limpet.diff is limpet.model.diff.diff.diff
     with pytest.raises(AttributeError, match="has no attribute 'dif'"):
         limpet.dif  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose
+    with pytest.raises(AttributeError, match=r"It is limpet\.errors\.ShareNotFound$"):
+        _ = limpet.ShareNotFound  # type: ignore[attr-defined]  # what is refused
     with pytest.raises(AttributeError, match="has no attribute 'GraphErr'"):
         limpet.errors.GraphErr  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose
 

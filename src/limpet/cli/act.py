@@ -236,7 +236,8 @@ async def share(
         float | None, typer.Option("--days", metavar="N", min=0.0, help="Ends after N days.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--end", metavar="ID", help="End a share that it granted.")
+        str | None,
+        typer.Option("--end", metavar="ID", help="End a share that it gave or received."),
     ] = None,
 ) -> CommandResult:
     """Share fields with another session, or end a share.

@@ -65,6 +65,7 @@ from limpet.model.facts.documents import VALUE
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.isolation import field_policies_in
 from limpet.model.facts.moves import (
+    CHECKPOINTS_PART,
     EXPECTED,
     LOG,
     MOVES,
@@ -172,6 +173,9 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _STARTS: Final = frozenset({CREATED, FORKED})
 # Prefixes of actors that are not other people.
 _NOBODY: Final = ("agent:", "system:", "worker:", "cli:")
+# Types that a move records of a session, the ends of its live shares among them. An admin's key may
+# have recorded them, and the checkpoint of the move beside them.
+_CARRIED: Final = (MOVES | {UNSHARED}) - {RECLAIMED}
 _BESIDE: Final = frozenset({CHECKPOINTS, MEMORY})  # what is staged beside the log of a session
 # The action of a draft of this type; any other is a write.
 _ACTIONS: Final[Mapping[str, Action]] = {
@@ -785,7 +789,9 @@ class GuardedStore:
             for draft in events:
                 await self._check_arriving(draft, session, head)
         for draft in events:
-            await self._check_brought_by(draft.actor, resource)
+            carried = draft.type in _CARRIED or part == CHECKPOINTS_PART
+            if not (carried and draft.actor.startswith("key:")):
+                await self._check_brought_by(draft.actor, resource)
 
     async def _check_brought_by(self, actor: str, resource: Resource) -> None:
         """Raise AccessDenied if an event of another store is said to be by somebody else: only an

@@ -198,7 +198,12 @@ def graph_form(graph: SessionGraph) -> dict[str, Any]:
     """Connected sessions, and their edges."""
     return {
         "nodes": [
-            {"session": key_form(n.key), "phase": n.phase, "forked_at": n.forked_at}
+            {
+                "session": key_form(n.key),
+                "phase": n.phase,
+                "forked_at": n.forked_at,
+                "moved_to": n.moved_to,
+            }
             for n in graph.nodes
         ],
         "edges": [

@@ -12,6 +12,7 @@ import msgspec
 from limpet.errors import AccessDenied, InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import Commit, Event, Head, Key, described, to_time
 from limpet.model.facts.history import MERGED
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.relations import (
     RELATED,
@@ -48,12 +49,14 @@ class Relation(msgspec.Struct, frozen=True):
 
 class SessionNode(msgspec.Struct, frozen=True):
     """A session in a graph. `phase` is None if it was deleted, erased or never created; `forked_at`
-    is the last event that a fork has in common with its original."""
+    is the last event that a fork has in common with its original. One that has moved away is shown
+    as it left, and `moved_to` names the node."""
 
     key: Key
     phase: Phase | None = None
     labels: dict[str, str] = {}
     forked_at: int | None = None
+    moved_to: str | None = None
 
 
 class SessionEdge(msgspec.Struct, frozen=True, order=True):
@@ -129,6 +132,8 @@ def _edge_word(edge: SessionEdge, seen_from: Key) -> str:
 
 
 def _node_text(node: SessionNode) -> str:
+    if node.moved_to is not None:
+        return f"{node.key} (at {node.moved_to})"
     return str(node.key) + ("" if node.phase == "active" else f" ({node.phase or 'gone'})")
 
 
@@ -212,8 +217,9 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
                 raise
             hidden.add(key)
             continue
-        at = head.facts.get("parent", {}).get("at")
-        nodes[key] = SessionNode(key, head.phase, dict(head.labels), at)
+        at, away = head.facts.get("parent", {}).get("at"), departure(head.facts)
+        moved_to = None if away is None else away["to"]
+        nodes[key] = SessionNode(key, head.phase, dict(head.labels), at, moved_to)
         for edge in await _edges_of(store, head):
             other = edge.target if edge.source == key else edge.source
             if other not in known:

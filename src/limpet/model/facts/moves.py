@@ -35,6 +35,7 @@ NODE_CHARS_MAX: Final = 64
 FAMILY_MAX: Final = 250  # sessions that depart in one commit
 EXPECTED: Final = "expected"  # the part of a stage that names its session
 LOG: Final = "log"  # the part that has its log
+CHECKPOINTS_PART: Final = "checkpoints"  # and that of its checkpoints
 _STAGE: Final = re.compile(
     r"([0-9a-f]{32}/[0-9a-f]{32})/[1-9][0-9]{0,18}"
     r"/(expected|log|checkpoints|memory/[0-9a-f]{32})",

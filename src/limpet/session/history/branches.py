@@ -154,10 +154,12 @@ async def merge_session(
 ) -> MergedSession:
     """Three-way: the base, this session, and the other as it is now. Raises MergeConflict.
 
-    Nothing is written to the other. InvalidInput if the two have no common history.
+    Nothing is written to the other. InvalidInput if the two have no common history, SessionMoved if
+    the other is at another node.
     """
     store, made = writer.journal.store, list[MergedSession]()
     loaded = await store.load(other, tail=0, scopes=False)
+    loaded.head.check_here()  # its rows here are not its state now
     side = _MergeSide(other, loaded.head.uid, loaded.head.version)
     theirs = await store.fold_at(other, side.version)
     await writer.load_whole()

@@ -37,8 +37,10 @@ from limpet.model import (
 )
 from limpet.model.facts.documents import VALUE, document_created, document_put
 from limpet.model.facts.moves import (
+    CHECKPOINTS_PART,
     EXPECTED,
     KEPT_US,
+    LOG,
     arrived,
     departure,
     last_epoch,
@@ -159,11 +161,11 @@ class Arrival(msgspec.Struct, frozen=True):
     @property
     def stage(self) -> Key:
         """Return the key of its log until it takes its own."""
-        return self._staged("log")
+        return self._staged(LOG)
 
     @property
     def checkpoint_stage(self) -> Key:
-        return self._staged("checkpoints")
+        return self._staged(CHECKPOINTS_PART)
 
     def memory_stage(self, name: str) -> Key:
         return self._staged(f"memory/{short_digest(name)}")
