@@ -550,6 +550,8 @@ async def test_a_foreign_page_cannot_use_a_server_for_development(url: str, head
 async def test_a_server_for_development_listens_on_loopback_only(served: Limpet) -> None:
     with pytest.raises(InvalidInput, match="lets everybody in"):
         await serving(served, host="0.0.0.0", dev=True).__aenter__()
+    with pytest.raises(InvalidInput, match="the host is empty"):  # it would be every address
+        await serving(served, host="", dev=True).__aenter__()
 
 
 async def test_a_key_opens_what_its_principal_may_use(
