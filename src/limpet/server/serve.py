@@ -122,11 +122,8 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises InvalidInput, StoreUnopened if the address is not available.
-
-    No host would be every address of the machine, also for a server that is for this machine alone.
-    """
-    if not host:
+    """Return a listening socket. Raises InvalidInput, StoreUnopened if the address is not free."""
+    if not host:  # a socket would take it for every address of the machine
         raise InvalidInput("the host is empty. Name one: 127.0.0.1, or 0.0.0.0 for every address.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
