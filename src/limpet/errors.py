@@ -201,7 +201,7 @@ class InvalidURL(InvalidInput, code="store.url"):
     reason: str
     advice: str = (
         "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-        "?sync=normal), files:///directory, or postgresql://user@host/database"
+        "?sync=normal), files:///directory, postgresql://user@host/database, or http://host:8420"
     )
 
     def _prepare(self) -> None:
