@@ -141,6 +141,7 @@ class Link:
         self._lost_at = time.monotonic()
         self._open = True  # takes calls
         self._ended = False  # tries to connect no more
+        self._answers_post = False  # where no websocket was taken, at the last try
         self._begun_at, self._brief = float("-inf"), 0.0  # the connection, the pause after it
         self._said = (0, time.monotonic_ns())  # the server's time, and when it came
 
@@ -425,7 +426,9 @@ class Link:
         self._begin(transport, hello)
 
     async def _post_instead(self, headers: Mapping[str, str], seconds: float) -> bool:
-        """Use POST, if the server answers it: something on the way passes no websocket."""
+        """Use POST, if the server answers it twice in a row: something on the way passes no
+        websocket. Once may be a server that has just come back behind its proxy."""
+        before, self._answers_post = self._answers_post, False
         greeting = encode(Calls(self._answered_up_to(), ()))
         try:
             async with asyncio.timeout(seconds):
@@ -435,6 +438,9 @@ class Link:
         except (OSError, TimeoutError, HTTPException):
             return False
         if status != 200 or spoken != version():
+            return False
+        self._answers_post = True
+        if not before:
             return False
         batch = decode_answers(content)
         self._said = (batch.now_us, time.monotonic_ns())
@@ -496,6 +502,7 @@ class Link:
             seconds = time.monotonic() - self._lost_at
             REMOTE.info("connection regained: store=%s seconds=%.3f", self.address.url, seconds)
         self._transport, self.hello, self._writes = transport, hello, True
+        self._answers_post = False
         self._begun_at = time.monotonic()
         lost = [
             pending
