@@ -323,7 +323,9 @@ class Link:
                 await self._connect(min(left, CONNECT_SECONDS))
                 return
             except _Unreachable as error:
-                reason, pause = str(error), _next_pause(pause)
+                cut_short = isinstance(error.__cause__, TimeoutError)  # the last try may be
+                reason = reason if reason and cut_short else str(error)
+                pause = _next_pause(pause)
             await asyncio.sleep(min(pause, left))
 
     def _connect_soon(self) -> None:
