@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +393,53 @@ async def test_a_server_that_stops_gets_nothing_new_while_its_turns_end() -> Non
         to_probe.close()
         to_stream.close()
     assert b"the answer" in said.partition(b"the server ends")[0]
+
+
+async def test_a_turn_that_does_not_end_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the part of the drain that turns have; another worker can claim its session at once."""
+    monkeypatch.setattr(serve, "TURNS_SECONDS", 0.01)
+    began = asyncio.Event()
+
+    async def never(turn: limpet.Turn) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with limpet.open("memory://") as lp, asyncio.timeout(10):
+        async with serve.working(lp, [(None, never)]):
+            s = await lp.create("default", "default", "c1")
+            await s.append("user.message", {"text": "go on"}, actor="user:default")
+            await began.wait()
+        assert [lease.key for lease in await lp.work.claim("another")] == [s.key]
+
+
+async def test_limpet_serve_takes_nobody_in_while_its_turns_end(tmp_path: Path) -> None:
+    """Those who are there go on: a turn ends with what they still say."""
+    file = tmp_path / "s.db"
+    args = ("serve", str(file), "--dev", "--port", "0", "--harness")
+    with Interpreter("limpet.cli", *args, "tests.support.managed_harness:converse") as child:
+        url = str(await asyncio.to_thread(child.line)).split()[-1]
+        async with limpet.open(url) as lp:
+            s = await lp.create("support", "ada", "c1")
+            await s.append("user.message", {"text": "wait"}, actor="user:ada")
+            async with aclosing(s.follow(after=0)) as events:
+                while (await anext(events)).type != "span.started":
+                    pass
+            os.kill(child.pid, signal.SIGTERM)
+            with pytest.raises(OSError):  # noqa: PT011  # refused, in the words of the system
+                await _connect_until_refused(url)
+            assert (await s.refresh()).status == "running"
+            await s.append("user.message", {"text": "go on"}, actor="user:ada")
+        await asyncio.to_thread(child.end, 0)
+    async with limpet.open(f"sqlite:///{file}") as lp:
+        assert [each.data["text"] for each in await lp.session(s.key).read(types=["agent.message"])]
+
+
+async def _connect_until_refused(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    while True:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("id", ["c1", "sesn_c1", "sesn_", "a/b c", "é", ".", "sesn_.YzE"])

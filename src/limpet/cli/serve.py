@@ -241,12 +241,20 @@ async def folding(lp: limpet.Limpet, url: str) -> AsyncIterator[limpet.Analytics
     """Analytics that are folded as long as this lasts."""
     async with limpet.Analytics(lp, url) as analytics:
         running = asyncio.create_task(analytics.run())
+        running.add_done_callback(_say_if_failed)
         try:
             yield analytics
         finally:
             analytics.stop()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+def _say_if_failed(running: asyncio.Task[int]) -> None:
+    """The server goes on, but nothing is measured until it is started again."""
+    if not running.cancelled() and (error := running.exception()) is not None:
+        logger = logging.getLogger("limpet.server")  # which is not imported for every command
+        logger.error("analytics stopped: error=%s", type(error).__name__)
 
 
 def _log_to_stderr() -> None:

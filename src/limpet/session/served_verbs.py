@@ -18,6 +18,7 @@ from limpet.session.history.retention import CompactReport, watch_app
 from limpet.session.life.archive import archived_bundle
 from limpet.session.life.lifecycle_policy import Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.move.departures import Departure, open_departures
 from limpet.session.move.reclaim import Reclaimed
 from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
@@ -47,6 +48,7 @@ def _verbs() -> dict[str, ServedVerb]:
         "compact": _verb((Key | None,), CompactReport, lambda lp, key: lp.maintenance.compact(key)),
         "watch_limits": _verb((Key,), type(None), _watch_limits),
         "reclaim": _verb((Key, str, int, str, Text), Reclaimed, _reclaim),
+        "departures": _verb((Text,), tuple[Departure, ...], _departures, reads=True),
         "home": _verb((Key,), Home | None, lambda lp, key: lp.home(key), reads=True),
         "receipt": _verb((Key, Text), Receipt, _receipt, reads=True),
         "prove": _verb((Key, Text, int, int | None), Proof, _prove, reads=True),
@@ -117,6 +119,11 @@ async def _prove(lp: Any, key: Key, uid: Text, seq: int, version: int | None) ->
     check_present(session.head, uid)
     proof: Proof = await session.prove(seq, version=version)
     return proof
+
+
+async def _departures(lp: Any, app: Text) -> tuple[Departure, ...]:
+    services = await _services(lp).approved_app("move", app)
+    return tuple(await open_departures(services.journal, app))
 
 
 async def _propose(
