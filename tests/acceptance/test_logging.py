@@ -62,7 +62,7 @@ def test_the_page_describes_every_message_and_no_other() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src/limpet").rglob("*.py"))
     found = re.findall(
         r'"([A-Za-z][a-z A-Z]+): (?:store|sessions?|error|to|node|event|graph|invocation'
-        r"|method|signal|seconds)=%",
+        r"|method|signal|seconds|code)=%",
         source,
     )
     plain = re.findall(r'\.(?:debug|info|warning|error)\("([a-z ]+)"', source)

@@ -356,6 +356,26 @@ async def test_a_checkpoint_is_made_by_the_server_of_the_whole_state(doors: Door
     assert made.state["pin"] == 4711
 
 
+async def test_a_client_is_given_receipts_and_proofs_by_the_server(tmp_path: Path) -> None:
+    """The server signs for whoever may read the whole session, and for nobody else."""
+    keys = key_file(tmp_path / "keys")
+    async with AsyncExitStack() as stack:
+        opened = limpet.open(f"sqlite:///{tmp_path}/s.db", keys=keys)
+        lp = await stack.enter_async_context(opened)
+        url = await stack.enter_async_context(serving(lp))
+        doors = Doors(lp, url, stack)
+        session = await talked(await doors.opened(served=True))
+        receipt, proof = await session.receipt(), await session.prove(2)
+        event = (await session.read(types=["user.message"]))[0]
+        limpet.check_receipt(receipt, proof, event, public_key=lp.keys.public_key)
+        assert await lp.keys.compare(receipt) == ()
+        with pytest.raises(limpet.InvalidInput, match="not an event"):
+            await session.prove(99)
+        auditor = await doors.opened(served=True, role="auditor", user=None)
+        with pytest.raises(AccessDenied):
+            await auditor.session(*ADA).receipt()
+
+
 async def test_clients_of_dev_use_the_archive_and_the_keys_of_the_server(tmp_path: Path) -> None:
     """A session is archived there and back, and an erasure has a certificate that names its
     actor."""

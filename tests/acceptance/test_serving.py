@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import os
 import re
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -241,29 +242,41 @@ def test_every_protocol_of_a_store_is_offered_or_has_a_form_of_its_own() -> None
     assert found == known
 
 
-async def test_where_no_websocket_passes_every_call_is_a_post(url: str) -> None:
-    """A proxy that refuses to upgrade: reads, writes and followers work all the same."""
+@asynccontextmanager
+async def proxied(url: str, *, refusals: float) -> AsyncIterator[str]:
+    """The URL of a proxy that answers so many requests for a websocket with 502."""
     host, port = url.removeprefix("http://").split(":")
+    refused = 0
 
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        while piece := await source.read(65_536):
+            to.write(piece)
+        to.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal refused
         head = await reader.readuntil(b"\r\n\r\n")
-        if b"upgrade" in head.lower():
-            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        if b"upgrade" in head.lower() and refused < refusals:
+            refused += 1
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n")
             writer.close()
             return
-        size = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
-        body = await reader.readexactly(size)
         answers, server = await asyncio.open_connection(host, int(port))
-        server.write(head + body)
-        answered = await answers.readuntil(b"\r\n\r\n")
-        size = int(re.search(rb"content-length: (\d+)", answered.lower())[1])  # type: ignore[index]
-        writer.write(answered + await answers.readexactly(size))
-        server.close()
-        writer.close()
+        server.write(head)
+        await asyncio.gather(copy(reader, server), copy(answers, writer), return_exceptions=True)
 
-    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    through = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    async with limpet.open(through) as lp, limpet.open(url) as other:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as proxy:
+        yield f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+
+
+async def test_where_no_websocket_passes_every_call_is_a_post(url: str) -> None:
+    """A proxy that refuses to upgrade: reads, writes and followers work all the same."""
+    async with (
+        proxied(url, refusals=math.inf) as through,
+        limpet.open(through) as lp,
+        limpet.open(url) as other,
+    ):
+        assert link_of(lp).posts
         session = await lp.create(*ADA)
         follower = session.follow(after=1)
         next_one = asyncio.ensure_future(anext(follower))
@@ -275,7 +288,20 @@ async def test_where_no_websocket_passes_every_call_is_a_post(url: str) -> None:
         await follower.aclose()
         with pytest.raises(SessionNotFound):
             await lp.get("support", "ada", "none")
-    proxy.close()
+
+
+async def test_a_server_that_comes_back_behind_its_proxy_gets_a_websocket(url: str) -> None:
+    """One refusal, while it was away, does not mean that no websocket passes."""
+    async with proxied(url, refusals=1) as through, limpet.open(through) as lp:
+        assert not link_of(lp).posts
+        await lp.create(*ADA)
+
+
+def link_of(lp: Limpet) -> link.Link:
+    """The connection of a client."""
+    store: Any = journal_of(lp).store
+    made: link.Link = store._link
+    return made
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -550,6 +576,8 @@ async def test_a_foreign_page_cannot_use_a_server_for_development(url: str, head
 async def test_a_server_for_development_listens_on_loopback_only(served: Limpet) -> None:
     with pytest.raises(InvalidInput, match="lets everybody in"):
         await serving(served, host="0.0.0.0", dev=True).__aenter__()
+    with pytest.raises(InvalidInput, match="the host is empty"):  # it would be every address
+        await serving(served, host="", dev=True).__aenter__()
 
 
 async def test_a_key_opens_what_its_principal_may_use(

@@ -81,9 +81,22 @@ async def test_without_a_client_certificate_nobody_comes_in(certs: Certs) -> Non
         with pytest.raises(LimpetError) as refused:
             await enters(url, limpet.Tls(ca=certs / "ca.pem"))
         assert refused.value.code in ("access.entry", "store.failed")
-        assert "client certificate, pass tls=limpet.Tls(cert=…, key=…)" in str(refused.value)
+
+
+async def test_what_a_connection_lacks_is_said(
+    certs: Certs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client certificate, or TLS: the server can only close the connection."""
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 2.0)  # a try has time for its handshake
+    async with served(certs, client_ca=certs / "ca.pem") as url:
+        with pytest.raises(LimpetError, match=r"certificate, pass tls=limpet\.Tls\(cert=…, key=…"):
+            await limpet.open(url, tls=limpet.Tls(ca=certs / "ca.pem"))
         with pytest.raises(LimpetError, match="unanswered; if it has TLS, write https://"):
             await limpet.open(url.replace("https:", "http:"))
+        for name, file in (("CA", "ca.pem"), ("CERT", ""), ("KEY", ""), ("PIN", "")):
+            monkeypatch.setenv(f"LIMPET_TLS_{name}", file and str(certs / file))
+        status = await asyncio.to_thread(CliRunner().invoke, app, ["status", url])
+        assert "set LIMPET_TLS_CERT and LIMPET_TLS_KEY" in " ".join(status.stderr.split())
 
 
 @pytest.mark.parametrize("case", ["another CA", "expired", "a server's"])
@@ -232,10 +245,6 @@ async def test_the_command_makes_certificates_that_work(
         status = await asyncio.to_thread(run.invoke, app, ["status", url])
         assert status.exit_code != 0
         assert "its pin in LIMPET_TLS_PIN" in " ".join(status.stderr.split())
-        for name in ("PIN", "CERT", "KEY"):
-            monkeypatch.delenv(f"LIMPET_TLS_{name}")
-        status = await asyncio.to_thread(run.invoke, app, ["status", url])
-        assert "set LIMPET_TLS_CERT and LIMPET_TLS_KEY" in " ".join(status.stderr.split())
 
 
 async def test_a_handshake_that_does_not_come_is_cut_off(

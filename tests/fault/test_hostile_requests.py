@@ -106,6 +106,14 @@ def test_a_large_body_is_refused(port: int) -> None:
     assert status(talk(port, POST + b"content-length: %d\r\n\r\n" % len(body) + body)) == 413
 
 
+def test_a_client_that_is_still_sending_reads_the_refusal(port: int) -> None:
+    """All of a body that is far too long can be sent before the answer is read."""
+    body = b"x" * 50_000_000
+    with connect(port) as connection:
+        connection.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
+        assert status(read_all(connection)) == 413
+
+
 def test_a_chunked_bomb_is_refused(port: int) -> None:
     """A body without an end, in chunks: the connection is closed after the bound."""
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"

@@ -62,7 +62,7 @@ _SPAN: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SCHEME: Final = re.compile(r"(sqlite|files|postgresql|postgres|memory):")
 _PATH: Final = "Write the path of a file, such as support.db or ./support"
-_BOTH: Final = f"{_PATH}, or a URL, such as postgresql://user@host/database"
+_BOTH: Final = f"{_PATH}, or a URL: postgresql://user@host/database, http://host:8420"
 
 
 def store_url(text: str, *, servers: bool = True) -> str:

@@ -30,6 +30,7 @@ from limpet.server.limits import (
     HEADER_SECONDS,
     JOINED_BYTES_MAX,
     KEEP_ALIVE_SECONDS,
+    REFUSED_SECONDS,
     UNREAD_SECONDS,
 )
 from limpet.server.managed.stream import ABORT
@@ -99,6 +100,12 @@ class JoinedWrites:
             self._transport.abort()
         else:
             self._wait(taken)
+
+    def end(self) -> None:
+        """Send what was written, and that no more follows; the client may still send."""
+        self._send()
+        if self._transport.can_write_eof():  # TLS cannot
+            self._transport.write_eof()
 
     def close(self) -> None:
         self._send()
@@ -240,6 +247,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_for(HEADER_SECONDS)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return  # see `_drop_body`
         if self._in_head:
             self._head_bytes += len(data)
         before = self._seconds
@@ -388,7 +397,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             self.transport.write(answer)
-        self.transport.close()
+        if answer is _BODY_TOO_LONG:
+            self._drop_body()
+        else:
+            self.transport.close()
+
+    def _drop_body(self) -> None:
+        """Drop the rest of a body for a while: a client that is still sending when the connection
+        is closed gets a reset, and not the answer."""
+        if self.cycle is not None:  # its request has ended here
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        cast(JoinedWrites, self.transport).end()
+        self.flow.resume_reading()
+        self._seconds = REFUSED_SECONDS
+        self._wait_for(REFUSED_SECONDS)
 
     def _late(self) -> None:
         self._timer = None

@@ -14,6 +14,7 @@ QUERY_BYTES_MAX: Final = 8 * 1024
 HEADER_SECONDS: Final = 10.0  # until the headers of a request are whole
 JOINED_BYTES_MAX: Final = 32 * 1_024  # of an answer, before a piece of it is sent
 BODY_SECONDS: Final = 30.0  # without a further piece of a request's body
+REFUSED_SECONDS: Final = 5.0  # to send the rest of a body that is too long, and read the answer
 SLOW_READER_SECONDS: Final = 5.0  # without progress of a stream or a websocket
 STREAM_PIECE_BYTES: Final = 64 * 1_024  # of a stream, that a client takes in that time
 UNREAD_SECONDS: Final = 30.0  # without progress of any other answer: it is dropped

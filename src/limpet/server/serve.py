@@ -122,7 +122,9 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises StoreUnopened if the address is not available."""
+    """Return a listening socket. Raises InvalidInput, StoreUnopened if the address is not free."""
+    if not host:  # a socket would take it for every address of the machine
+        raise InvalidInput("the host is empty. Name one: 127.0.0.1, or 0.0.0.0 for every address.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 from limpet.model import Key
 from limpet.model.head import check_present
+from limpet.security.receipts import Proof, Receipt
 from limpet.session.history.checkpoint_log import CheckpointKind, CheckpointRef
 from limpet.session.history.checkpoints import newest_checkpoint
 from limpet.session.history.retention import CompactReport, watch_app
@@ -49,6 +50,8 @@ def _verbs() -> dict[str, ServedVerb]:
         "reclaim": _verb((Key, str, int, str, Text), Reclaimed, _reclaim),
         "departures": _verb((Text,), tuple[Departure, ...], _departures, reads=True),
         "home": _verb((Key,), Home | None, lambda lp, key: lp.home(key), reads=True),
+        "receipt": _verb((Key, Text), Receipt, _receipt, reads=True),
+        "prove": _verb((Key, Text, int, int | None), Proof, _prove, reads=True),
         "propose": _verb(proposed, Proposal, _propose),
         "decide": _verb((str, str, str, Text), Proposal, _decide),
         "withdraw": _verb((Key, str, Text), int, _withdraw),
@@ -102,6 +105,20 @@ async def _watch_limits(lp: Any, key: Key) -> None:
 
 async def _reclaim(lp: Any, key: Key, lost: str, epoch: int, reason: str, actor: Text) -> Any:
     return await lp.reclaim(key, target_is_lost=lost, epoch=epoch, reason=reason, actor=actor)
+
+
+async def _receipt(lp: Any, key: Key, uid: Text) -> Receipt:
+    session = await lp.get(key, tail=0)
+    check_present(session.head, uid)
+    receipt: Receipt = await session.receipt()
+    return receipt
+
+
+async def _prove(lp: Any, key: Key, uid: Text, seq: int, version: int | None) -> Proof:
+    session = await lp.get(key, tail=0)
+    check_present(session.head, uid)
+    proof: Proof = await session.prove(seq, version=version)
+    return proof
 
 
 async def _departures(lp: Any, app: Text) -> tuple[Departure, ...]:

@@ -81,6 +81,7 @@ from limpet.session.keys import provenance_of
 from limpet.session.life.lifecycle import SessionLifecycle
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
 from limpet.session.life.tools import SessionTools
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns
 from limpet.session.runs.setup import SessionSetup
@@ -1022,6 +1023,9 @@ class Session(Handle, Generic[S]):
         Check it with limpet.check_receipt and lp.keys.public_key. Raises KeysMissing.
         """
         await self._writer.services.approved("read", self.key)
+        if (server := server_of(self._writer.journal)) is not None:  # which has the keys
+            served: Receipt = await ask_server(server, "receipt", self.key, self._writer.known.uid)
+            return served
         signing = provenance_of(self._writer.journal, "receipt")
         await self._writer.services.permitted("inspect", self.key)
         return await signing.receipt(await head_now(self._writer))
@@ -1030,6 +1034,10 @@ class Session(Handle, Generic[S]):
         """Return the proof that an event is covered by the receipt of this version, by default the
         current one. It contains this event and no other. Raises KeysMissing, InvalidInput."""
         await self._writer.services.approved("read", self.key)
+        if (server := server_of(self._writer.journal)) is not None:
+            sent = (self.key, self._writer.known.uid, seq, version)
+            served: Proof = await ask_server(server, "prove", *sent)
+            return served
         signing = provenance_of(self._writer.journal, "prove")
         await self._writer.services.approved("read", self.key)
         head = await head_now(self._writer)

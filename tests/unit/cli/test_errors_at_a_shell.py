@@ -24,6 +24,7 @@ OF_PROGRAMS = {
     "SessionNotFound",
     "SessionNotLoaded",
     "StoreClosed",
+    "TooLittleFeedback",
 }
 PYTHON = re.compile(
     r"\b(?:lp|s|c|turn)\.[a-z_]+|limpet\.[a-z_]+\b|\w+=(?:True|False|…|None)|\bawait\b"

@@ -141,6 +141,7 @@ class Link:
         self._lost_at = time.monotonic()
         self._open = True  # takes calls
         self._ended = False  # tries to connect no more
+        self._answers_post = False  # where no websocket was taken, at the last try
         self._begun_at, self._brief = float("-inf"), 0.0  # the connection, the pause after it
         self._said = (0, time.monotonic_ns())  # the server's time, and when it came
 
@@ -322,7 +323,9 @@ class Link:
                 await self._connect(min(left, CONNECT_SECONDS))
                 return
             except _Unreachable as error:
-                reason, pause = str(error), _next_pause(pause)
+                cut_short = isinstance(error.__cause__, TimeoutError)  # the last try may be
+                reason = reason if reason and cut_short else str(error)
+                pause = _next_pause(pause)
             await asyncio.sleep(min(pause, left))
 
     def _connect_soon(self) -> None:
@@ -425,7 +428,9 @@ class Link:
         self._begin(transport, hello)
 
     async def _post_instead(self, headers: Mapping[str, str], seconds: float) -> bool:
-        """Use POST, if the server answers it: something on the way passes no websocket."""
+        """Use POST, if the server answers it twice in a row: something on the way passes no
+        websocket. Once may be a server that has just come back behind its proxy."""
+        before, self._answers_post = self._answers_post, False
         greeting = encode(Calls(self._answered_up_to(), ()))
         try:
             async with asyncio.timeout(seconds):
@@ -435,6 +440,9 @@ class Link:
         except (OSError, TimeoutError, HTTPException):
             return False
         if status != 200 or spoken != version():
+            return False
+        self._answers_post = True
+        if not before:
             return False
         batch = decode_answers(content)
         self._said = (batch.now_us, time.monotonic_ns())
@@ -496,6 +504,7 @@ class Link:
             seconds = time.monotonic() - self._lost_at
             REMOTE.info("connection regained: store=%s seconds=%.3f", self.address.url, seconds)
         self._transport, self.hello, self._writes = transport, hello, True
+        self._answers_post = False
         self._begun_at = time.monotonic()
         lost = [
             pending
