@@ -19,10 +19,12 @@ import limpet
 from limpet import AccessDenied, Key, Limpet, Principal, Session, facts
 from limpet.errors import CrossSessionAccessDenied, FlushFailed, LimpetError
 from limpet.session.sync.facade import Facade, public
+from limpet.session.sync.tokens import SyncTokens
 from limpet.session.sync.verbs import SyncLimpet
 from tests.support.examples import tries
 
 assert SyncLimpet is not None  # imported: the façade knows its classes
+assert SyncTokens is not None
 
 # --- what is expected --------------------------------------------------------------------------
 # An action of a verb on a session, or on what belongs to its user: the roles that may, each within
@@ -407,6 +409,7 @@ LOCAL: dict[str, str] = {
     "App": "session",
     "StoreWork": "sweep",
     "StoreMaintenance": "migrate",
+    "Tokens": "check issue revoke rotate",  # by acceptance/test_tokens
     "Limpet": "acting_as app close commit documents import_ now session",
 }
 
