@@ -709,7 +709,8 @@ class MarkingSeal(Seal, Protocol):
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
         """True if `mac` is that of this head, or there is none and the head is from before the
-        store was sealed. This and `open` raise KeyRenewed for a key that another process made."""
+        store was sealed. This and `open` raise KeyRenewed for a key that another process made;
+        they, `seal`, `mac` and `allows_plain` do for keys that were forgotten meanwhile."""
         ...
 
     def doubt(self, owners: Sequence[KeyOwner]) -> None:
