@@ -10,7 +10,7 @@ core and the command line, the demo. It needs the package index and takes many m
 from __future__ import annotations
 
 import argparse
-import shutil
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,12 +30,25 @@ def main() -> int:
     wheel = args.wheel or max((ROOT / "dist").glob("*.whl"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = args.extra or ["", *project["optional-dependencies"]]
-    pythons = [found for each in args.python or PYTHONS if (found := shutil.which(each))]
-    if absent := set(PYTHONS) - {Path(each).name for each in pythons} if not args.python else set():
-        print("not here:", *sorted(absent))
-    results = [check(python, wheel, extra) for python in pythons for extra in extras]
+    pythons = {each: found for each in args.python or PYTHONS if (found := interpreter(each))}
+    if absent := [each for each in args.python or PYTHONS if each not in pythons]:
+        print("not here:", *absent)
+    results = [check(python, wheel, extra) for python in pythons.values() for extra in extras]
     print(f"{sum(results)} of {len(results)} environments work")
     return 0 if pythons and all(results) else 1
+
+
+def interpreter(name: str) -> str | None:
+    """Return the first interpreter of that name that starts; a shim may have none behind it.
+
+    Those that pyenv has installed are found too, whichever of them is chosen now.
+    """
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("*/bin")
+    for folder in [*os.get_exec_path(), *sorted(kept, reverse=True)]:
+        found = Path(folder, name)
+        if found.is_file() and not subprocess.run([found, "-V"], capture_output=True).returncode:
+            return str(found)
+    return None
 
 
 def check(python: str, wheel: Path, extra: str) -> bool:

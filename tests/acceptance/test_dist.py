@@ -18,7 +18,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tools import dist, licences, sbom
+from tools import dist, dist_check, licences, sbom
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -80,7 +80,8 @@ def test_the_same_source_gives_the_same_bytes(built: list[Path], tmp_path: Path)
 
 
 def test_the_files_are_small(built: list[Path]) -> None:
-    """A package that grows does so knowingly."""
+    """A package that grows does so knowingly: nine tenths is source with its docstrings, which
+    `help` and editors show, and no archive holds it in less than the sdist's."""
     wheel, sdist = [path.stat().st_size for path in built]
     assert sdist <= 1.6 * 2**20
     assert wheel <= 1.9 * 2**20
@@ -148,6 +149,23 @@ def test_without_its_extras_the_wheel_names_them(python: Path, tmp_path: Path) -
     )
     assert done.returncode == 4
     assert "pip install 'limpet[cli]'" in done.stderr
+
+
+def test_a_name_without_an_interpreter_behind_it_is_not_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shim of a version that is not chosen is passed over for one that starts, or for none."""
+    shim = tmp_path / "shims" / "python9.9"
+    kept = tmp_path / "pyenv" / "versions" / "9.9.1" / "bin" / "python9.9"
+    for path, text in ((shim, "#!/bin/sh\nexit 127\n"), (kept, "#!/bin/sh\nexit 0\n")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
+    assert dist_check.interpreter("python9.9") is None
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    assert dist_check.interpreter("python9.9") == str(kept)
 
 
 # --- what it brings along -----------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import logging
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +19,7 @@ from urllib.request import Request, urlopen
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
+import limpet
 from limpet import envelope
 from limpet.model.envelope import protobuf
 
@@ -270,6 +275,36 @@ def test_a_page_prints_what_it_shows(
             shown.append((printed[-1][0], block.text))
     assert printed == shown
     assert left is None or (tmp_path / left).is_file()
+
+
+@pytest.mark.parametrize(
+    ("page", "begins"),
+    [
+        ("docs/ARCHITECTURE.md", "await session.append("),
+        ("docs/ARCHITECTURE.md", "for lease in await"),
+        ("docs/agent.md", "worker = limpet.Worker("),
+        ("docs/logging.md", "import logging"),
+        ("docs/postgres.md", "from urllib.parse"),
+        ("docs/serving.md", "import limpet\n\ntls ="),
+    ],
+)
+async def test_a_fragment_runs(
+    page: str, begins: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands without a program around it, with the names that the text around it has."""
+    for logger in ("limpet", "limpet.store.sqlite"):
+        caplog.set_level(logging.INFO, logger)  # put back afterwards
+    for name in ("POOLED_URL", "DIRECT_URL"):
+        monkeypatch.setenv(name, "postgresql://app@db/agents")
+    (fragment,) = [block for block in blocks(page) if block.text.startswith(begins)]
+    code = compile(fragment.text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with limpet.open("memory://") as lp:
+        session = await lp.create("support", "ada", actor="user:ada", state={"step": 0})
+        await session.append("user.message", {"text": "hi"}, inc={"app:visits": 1})
+        names = {"limpet": limpet, "lp": lp, "session": session, "harness": print, "os": os}
+        running = eval(code, names)
+        if inspect.iscoroutine(running):
+            await running
 
 
 def test_the_chat_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -82,6 +82,22 @@ async def test_a_missing_directory_is_told(path: Path) -> None:
     assert not missing.parent.exists()
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+async def test_an_absolute_path_with_three_slashes_is_named_with_four(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that only exists from the root was meant from there."""
+    monkeypatch.chdir(tmp_path)
+    meant, looking = str(tmp_path / "nothing")[1:], "?mode=ro" if scheme == "files" else ""
+    with pytest.raises(errors.StoreUnopened, match=f"four slashes: {scheme}:////{meant}[.]$"):
+        async with limpet.open(f"{scheme}:///{meant}{looking}"):
+            pass
+    with pytest.raises(errors.StoreUnopened) as info:
+        async with limpet.open(f"{scheme}:///neither/here{looking}"):
+            pass
+    assert "slashes" not in str(info.value)
+
+
 async def test_a_directory_is_no_database(path: Path) -> None:
     """A path that names a directory is told so."""
     path.mkdir()

@@ -16,8 +16,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EDITION = ROOT / "tests" / "support" / "edition.py"
-LAST = "99dac60349ca2107922e391920995bcb8392a555"  # the newest that was landed before this code
+LAST = "8f956cdd77c639ee4ca5e9186508e04776dd207c"  # the newest that was landed before this code
 SCHEMA_1 = "fcca3c7565b47fe22bf7fb561aaf449a521f21a4"  # the last one of schema 1
+FORMAT_1 = "99dac60349ca2107922e391920995bcb8392a555"  # the last one of format 1 of log files
 
 
 class Process:
@@ -143,12 +144,14 @@ def test_an_upgrade_leaves_older_processes_as_the_doctor_says(
     assert new.do("read") == seen
 
 
-def test_a_log_directory_passes_from_the_last_release_to_this_one(
-    tmp_path: Path, started: list[Process]
+@pytest.mark.parametrize("release", [LAST, FORMAT_1], ids=["last", "format 1"])
+def test_a_log_directory_passes_from_an_earlier_release_to_this_one(
+    tmp_path: Path, started: list[Process], release: str
 ) -> None:
-    """One process writes at a time: what the last release wrote goes on here, and not back."""
+    """One process writes at a time: what the other wrote goes on here; back it passes only while
+    the format is the same."""
     url = f"files:///{tmp_path}/desk"
-    old = Process(code_of(LAST, tmp_path / "old"), url, "old")
+    old = Process(code_of(release, tmp_path / "old"), url, "old")
     new = Process(ROOT / "src", url, "new")
     beside = Process(old.source, f"{url}?mode=ro", "beside")
     started += [old, new, beside]
@@ -170,7 +173,12 @@ def test_a_log_directory_passes_from_the_last_release_to_this_one(
     assert beside.answer() == {"ok": seen}  # it had the directory open
     new.do("close")
     old.tell("open")
-    assert old.answer() == {"code": "store.newer"}
+    if release == FORMAT_1:
+        assert old.answer() == {"code": "store.newer"}
+    else:
+        assert "ok" in old.answer()
+        assert (old.do("read"), old.do("verify")) == (seen, [])
+        old.do("close")
     new.do("open")
     assert new.do("read") == seen
     assert [event[0] for event in seen["both/shared"] if event[1] == "note.made"] == [

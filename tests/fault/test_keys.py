@@ -8,7 +8,7 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -31,12 +31,10 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import Key, chain
-from limpet.security.keys import SCOPE_SECONDS, Anchor, KeySeal, open_masters
+from limpet.security.keys import SCOPE_SECONDS, Anchor
 from limpet.security.masters import new_master
-from limpet.security.ring import FileRing, MemoryRing, RingRow, RowKind
-from limpet.store.coding.seal import Sealer, Unready, scope_owner
+from limpet.security.ring import FileRing
 from limpet.store.files.lines import finished, next_chain
-from limpet.store.protocol import Place
 from limpet.store.sqlite.rows import unpack_id
 from tests.support.keys import key_file, rewrite
 from tests.support.processes import exit_code
@@ -1177,75 +1175,3 @@ def test_the_same_without_await(database: str, keys: str) -> None:
         assert lp.keys.rotate() == 0
         assert isinstance(lp.keys.status(), limpet.KeysStatus)
         assert msgspec.json.decode(msgspec.json.encode(receipt), type=limpet.Receipt) == receipt
-
-
-# --- keys that go while they are fetched ---------------------------------------------------------
-
-SCOPE = scope_owner("support", "ada")
-NAME = Place("scope", SCOPE, "user:u@1", "")
-
-
-class SlowRing(MemoryRing):
-    """A ring in which something happens before the key of a user is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meanwhile: Callable[[], Awaitable[None]] | None = None
-
-    async def get(self, kind: RowKind, owners: Sequence[str]) -> list[RingRow]:
-        there = SCOPE in [row.owner for row in self._all(kind)]
-        if kind == "key" and there and self.meanwhile is not None:
-            await self.meanwhile()
-        return await super().get(kind, owners)
-
-
-async def sealer_on(ring: MemoryRing) -> Sealer:
-    seal = KeySeal(open_masters("memory:"), ring)
-    await seal.open_ring(None)
-    return Sealer(seal)
-
-
-async def test_a_key_that_is_removed_while_it_is_fetched_is_made_again() -> None:
-    """A user is erased elsewhere: a writer that races is not told that there are no keys."""
-    ring = SlowRing()
-    sealer = await sealer_on(ring)
-
-    async def removed() -> None:
-        ring.meanwhile = None
-        await ring.remove(SCOPE)
-
-    ring.meanwhile = removed
-    await sealer.ready([SCOPE])
-    assert sealer.open(sealer.seal(b"plain", NAME), NAME) == b"plain"
-
-
-async def test_keys_that_were_forgotten_since_they_were_ready_are_asked_for_again() -> None:
-    """They are not at hand, which is no fault of the seal."""
-    sealer = await sealer_on(MemoryRing())
-    await sealer.ready([SCOPE])
-    sealer.check(SCOPE)
-    assert sealer._seal is not None
-    await sealer._seal.forget(SCOPE)
-    for use in (lambda: sealer.seal(b"plain", NAME), lambda: sealer.refuses_plain(NAME)):
-        with pytest.raises(Unready):
-            use()
-        await sealer.ready([SCOPE])
-        use()
-        await sealer._seal.forget(SCOPE)
-
-
-async def test_what_a_user_writes_who_is_back_is_read_after_the_erasure() -> None:
-    """Their key is another one, and the end of the erasure does not take it."""
-    ring = MemoryRing()
-    sealer = await sealer_on(ring)
-    await sealer.ready([SCOPE])
-    written: list[bytes] = []
-
-    async def erase(gone: frozenset[str]) -> None:
-        sealer.require_forgotten([SCOPE], gone)
-        await sealer.ready([SCOPE])  # the user is back before the erasure has returned
-        written.append(sealer.seal(b"new", NAME))
-
-    await sealer.erasing(erase)
-    await sealer.ready([SCOPE])
-    assert sealer.open(written[0], NAME) == b"new"

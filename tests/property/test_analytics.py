@@ -18,7 +18,6 @@ from limpet.analytics.histogram import (
     PEAK,
     Histograms,
     bin_of,
-    histogram_of,
     merge,
     pack,
     quantile,
@@ -32,6 +31,7 @@ from limpet.analytics.rollup import peak_of, tallies_of
 from limpet.model import Event, Key
 from tests.support.analytics_model import Log
 from tests.support.examples import examples
+from tests.support.histograms import histogram_of
 
 KEY = Key("support", "ada", "one")
 SECOND = 1_000_000

@@ -70,6 +70,16 @@ async def sessions(lp: limpet.Limpet) -> Session[Desk]:
     return s
 
 
+async def plain(lp: limpet.Limpet, s: Session, desk: limpet.App) -> limpet.Ref:
+    """Without parameters, these are of any state and of anything."""
+    page: limpet.Page = await lp.list(app="desk")
+    title: str = s.state.title
+    found = await desk.get(s.user, s.id)
+    fork: Session = await s.fork()
+    print(page.items, title, found.state, fork.history, await fork.messages())
+    return await s.blobs.put(b"", "text/plain")
+
+
 # --- an agent -----------------------------------------------------------------------------------
 
 
@@ -188,7 +198,7 @@ async def measured(lp: limpet.Limpet) -> str:
 
 async def main() -> None:
     async with limpet.open("memory://") as lp:
-        await sessions(lp)
+        await plain(lp, await sessions(lp), lp.app("desk"))
         print(await agents(lp), await measured(lp))
     print(await graphs())
 

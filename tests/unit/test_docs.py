@@ -92,6 +92,14 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert written == {place_of(path) for path in PAGES}
 
 
+def test_the_index_by_task_leads_to_every_page_of_docs() -> None:
+    """From the one page that the README names, each guide is one step away."""
+    linked = {link.partition("#")[0] for link in _LINK.findall(prose("docs/README.md"))}
+    pages = {path.removeprefix("docs/") for path in PAGES if path.startswith("docs/")}
+    own = {"README.md", "site/index.md"}
+    assert {page for page in pages - linked - own if not page.startswith("decisions/")} == set()
+
+
 def test_the_site_takes_nothing_from_elsewhere() -> None:
     """Fonts are the reader's own, and no page draws with a program of another host."""
     settings = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]

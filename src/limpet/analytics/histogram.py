@@ -43,14 +43,6 @@ def value_of(bin: int) -> float:
     return 0.0 if bin == ZERO else 2 * GAMMA**bin / (GAMMA + 1)
 
 
-def histogram_of(values: Iterable[int]) -> Histogram:
-    """Return the histogram of these values."""
-    made: Histogram = {}
-    for value in values:
-        add(made, value)
-    return made
-
-
 def add(to: Histogram, value: int, times: int = 1) -> None:
     """Count a value."""
     bin = ZERO if value < 1 else _ceil(_log(value) / _LOG_GAMMA - 1e-9)

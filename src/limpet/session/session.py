@@ -88,6 +88,8 @@ from limpet.session.services import Services
 from limpet.session.writer import Handle, writer_of
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from limpet.model import Path
     from limpet.model.diff.merge import Policy
     from limpet.model.envelope.envelope import Format
@@ -103,7 +105,10 @@ if TYPE_CHECKING:
 
 NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
 _TAIL: Final = 20
-S = TypeVar("S", covariant=True)
+if TYPE_CHECKING:  # a plain `Session` is one of any state; typing.TypeVar has defaults from 3.13 on
+    S = typing_extensions.TypeVar("S", covariant=True, default=Any)
+else:
+    S = TypeVar("S", covariant=True)
 
 
 class Session(Handle, Generic[S]):
@@ -804,7 +809,7 @@ class Session(Handle, Generic[S]):
             raise CrossSessionAccessDenied(self.key, target.known.key) from denied
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
-        """End a share that this session granted. Raises ShareNotFound."""
+        """End a share that this session granted, or received. Raises ShareNotFound."""
         from limpet.session.sharing import unshare
 
         await unshare(self._writer, id, self._writer.acting(actor))

@@ -37,7 +37,7 @@ from limpet.errors import (
 from limpet.store.jobs import Pace
 from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.system import in_thread, of_system
+from limpet.store.system import fourth_slash, in_thread, of_system
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -319,7 +319,8 @@ async def _refuse_no_file(url: str) -> None:
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise StoreUnopened(str(path), "there is no such file; check its path") from error
+        reason = f"there is no such file; check its path{fourth_slash('sqlite', path)}"
+        raise StoreUnopened(str(path), reason) from error
     except OSError as error:
         reason = f"{error.strerror}; check the path, and the permissions on the way to it"
         raise StoreUnopened(str(path), reason) from error
@@ -412,7 +413,8 @@ async def _refuse_no_directory(url: str) -> None:
 
     path = files_path(url)
     if not path.is_dir():
-        raise StoreUnopened(str(path), "there is no such directory; check its path")
+        reason = f"there is no such directory; check its path{fourth_slash('files', path)}"
+        raise StoreUnopened(str(path), reason)
     if not (path / META).is_file():
         reason = f"the directory holds no files:// store ({META} is missing); check its path"
         raise StoreUnopened(str(path), reason)

@@ -12,6 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     Generic,
@@ -56,7 +57,12 @@ KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
 _FINDINGS_SHOWN: Final = 20
-Item = TypeVar("Item")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Item = typing_extensions.TypeVar("Item", default=Any)
+else:
+    Item = TypeVar("Item")
 
 
 class Store(Protocol):
@@ -222,7 +228,7 @@ class Store(Protocol):
         exactly once.
 
         status and ready are as of now, by the store's clock. They go with order "created" and
-        without a phase; at most SCAN_MAX heads a page are compared, where they lie.
+        without a phase; a database compares at most SCAN_MAX heads a page, where they lie.
 
         With `states` the page has the state of each session, from the same instant and in the same
         round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session

@@ -12,6 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -56,6 +57,13 @@ def reported(error: OSError) -> str:
     if is_out_of_descriptors(error):
         return f"no file descriptor is free ({said})"
     return f"the operating system reports: {said}"
+
+
+def fourth_slash(scheme: str, path: Path) -> str:
+    """Return a hint for an error about a path that exists from the root only, or nothing."""
+    if path.is_absolute() or path.parent.exists() or not Path("/", path).parent.exists():
+        return ""
+    return f". An absolute path has four slashes: {scheme}:////{path}"
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from limpet.analytics.anomalies import METRICS, anomalies_in
 from limpet.analytics.compare import regression_in, sessions_in_test
-from limpet.analytics.histogram import histogram_of, value_of
+from limpet.analytics.histogram import value_of
 from limpet.analytics.metrics import MILLION, SessionFold
 from limpet.analytics.satisfaction import Sample, fit, sample_of, train
 from limpet.analytics.statistics import (
@@ -26,6 +26,7 @@ from limpet.analytics.statistics import (
 )
 from limpet.errors import TooLittleFeedback
 from tests.support.examples import tries
+from tests.support.histograms import histogram_of
 
 SEEDS = tries(20, 400)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,7 +20,12 @@ from limpet.model.keys import unfit
 from limpet.model.limits import MEDIA_TYPE_CHARS_MAX
 from limpet.model.values import described
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    T = typing_extensions.TypeVar("T", default=Any)
+else:
+    T = TypeVar("T")
 
 URI_CHARS_MAX: Final = 2_048
 BLOB_SCHEME: Final = "blob:sha256:"

@@ -7,7 +7,7 @@ imported when it is first used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from limpet.errors import InvalidInput
 from limpet.model import to_time
@@ -28,6 +28,8 @@ from limpet.session.writer import Writer
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    import typing_extensions
+
     from limpet.model import Event
     from limpet.model.diff.diff import Diff
     from limpet.session.history.blame import Blame
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     from limpet.session.history.point_in_time import Predicate
     from limpet.session.history.rewind import Rewound
 
-S = TypeVar("S", covariant=True)
+if TYPE_CHECKING:
+    S = typing_extensions.TypeVar("S", covariant=True, default=Any)
+else:
+    S = TypeVar("S", covariant=True)
 
 
 class SessionHistory(Generic[S]):

@@ -80,11 +80,14 @@ if TYPE_CHECKING:
     from limpet.session.sharing import Shared
     from limpet.store.protocol import Progress
 
-S = TypeVar("S", covariant=True)
-A = TypeVar("A")  # what the state of an app is, which it also takes
+# A is what the state of an app is, which it also takes. Of a session and an app, any by default.
 if TYPE_CHECKING:
+    S = typing_extensions.TypeVar("S", covariant=True, default=Any)
+    A = typing_extensions.TypeVar("A", default=Any)
     Q = typing_extensions.TypeVar("Q", default=Mapping[str, Any])
 else:
+    S = TypeVar("S", covariant=True)
+    A = TypeVar("A")
     Q = TypeVar("Q")
 R = TypeVar("R")
 P = ParamSpec("P")

@@ -30,7 +30,7 @@ from limpet.store.coding.codec import Damaged
 from limpet.store.sqlite.file.filesystems import is_full
 from limpet.store.sqlite.file.locks import being_restored
 from limpet.store.sqlite.file.schema import kind_of
-from limpet.store.system import out_of_descriptors, reported
+from limpet.store.system import fourth_slash, out_of_descriptors, reported
 
 DIRECTORY: Final = "it is a directory; name a file"
 DAMAGED_HEADER: Final = (
@@ -100,7 +100,8 @@ def is_replaced(error: BaseException | None) -> bool:
 def unopened(error: apsw.Error, path: Path, where: str) -> StoreError:
     """The error for a file that could not be opened to be written."""
     if not path.parent.is_dir():
-        return StoreUnopened(where, "its directory does not exist; create it first")
+        hint = fourth_slash("sqlite", Path(where))
+        return StoreUnopened(where, f"its directory does not exist; create it first{hint}")
     if path.is_dir():
         return StoreUnopened(where, DIRECTORY)
     return translate(error, where, "change")
