@@ -87,7 +87,7 @@ class RequestForm(TypedDict):
 
 
 class ProposalForm(TypedDict):
-    """What a session proposed to remember, and how it was decided."""
+    """A memory that a session proposed, and its decision."""
 
     id: str
     to: str
