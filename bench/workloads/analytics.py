@@ -17,8 +17,8 @@ from typing import Any
 import limpet
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, at_most, row
-from limpet.analytics.folding import tallies_of
 from limpet.analytics.metrics import SessionFold, begin, fold_event
+from limpet.analytics.rollup import tallies_of
 
 _USERS = 20_000
 _HOUR_US = 3_600 * 10**6

@@ -31,6 +31,7 @@ from limpet.analytics.rollup import (
     Horizons,
     month_start,
     pack,
+    tallies_of,
 )
 from limpet.analytics.tables import Cells, Table, Tallies, group_columns, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
@@ -269,7 +270,7 @@ def test_absurd_times_count_as_long_as_a_sum_can_hold() -> None:
         ended = {"from": "active", "to": "completed", "event": "complete"}
         at_us = 250_000_000_000 * 1_000_000
         fold_event(fold, limpet.Event(4, "end", "session.completed", "a:b", at_us, ended))
-        whole.plus(folding.tallies_of(fold)[CellKey("support", "user", "ada", 0)])
+        whole.plus(tallies_of(fold)[CellKey("support", "user", "ada", 0)])
     (row,) = Cells(["ada"], (0,), (0,), (0,), (pack(whole),)).table("user").rows
     assert (row["sessions"], row["mean_duration"]) == (1_000, 2**48 / 1e6)
 
@@ -444,7 +445,7 @@ async def test_an_app_is_not_taken_for_another_that_has_its_id_now(tmp_path: Pat
     for fold, times, left in ((gone, 1, 1), (gone, -1, 0), (later, 1, 0)):
         writer.changed_elsewhere()
         with writer.commit() as c:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally, times)
         assert len(reader.totals("support", "task_type", 9).table("task_type")) == left
     writer.close()
@@ -640,7 +641,7 @@ def test_ids_of_what_was_erased_lead_nobody_to_others(tmp_path: Path) -> None:
             fold.app, fold.user = app, f"user of {app}"
             file.changed_elsewhere()
             with file.commit() as c:
-                for key, tally in folding.tallies_of(fold).items():
+                for key, tally in tallies_of(fold).items():
                     c.add(key, tally, times)
 
         def users(app: str) -> list[str]:
@@ -673,7 +674,7 @@ def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
         for number in range(60):
             fold = _synthetic(490_000 * HOUR_US + number * HOUR_US, f"s{number}")
             fold.user, fold.app = f"user{number % 7}", f"app{number % 2}"
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally)
     with file.commit() as c:
         c.roll(Horizons(490_000 + 40, 490_000 + 24))
@@ -685,7 +686,7 @@ def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
     assert cells_of(file) == cells
     with file.commit() as c:  # and is counted on
         fold = _synthetic(490_050 * HOUR_US, "more")
-        for key, tally in folding.tallies_of(fold).items():
+        for key, tally in tallies_of(fold).items():
             c.add(key, tally)
     assert list(file.totals(None, "window", 9).pooled["sessions"]) == [0]
     assert list(file.ranged(None, "window", 0, 2**40, 9).pooled["sessions"]) == [61]
@@ -723,7 +724,7 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     folds = [_synthetic(base + hour * HOUR_US, f"s{hour}") for hour in range(24 * 40)]
     with an.file.commit() as c:
         for fold in folds:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally)
     hours = an.file.ranged("support", "window", 0, 2**40, 10_000)
     assert set(hours.grains) == {HOUR}
@@ -747,7 +748,7 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     assert ranged.table("task_type") == an.file.totals("support", "task_type", 1).table("task_type")
     with an.file.commit() as c:  # taken out again, also of what was rolled up
         for fold in folds:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally, -1)
     assert len(await an.by("task_type", app="support")) == 0
     for (_, dimension, *_), tally in cells_of(an.file).items():
@@ -1033,7 +1034,7 @@ async def test_a_comparison_takes_any_group(an: limpet.Analytics) -> None:
     """However small it is among others; a group that only another app has is not there."""
     with an.file.commit() as c:
         fold = _synthetic(490_000 * HOUR_US, "one")
-        tally = next(iter(folding.tallies_of(fold).values()))
+        tally = next(iter(tallies_of(fold).values()))
         for number in range(10_002):
             c.add(CellKey("support", "user", f"user{number % 10_001}", 490_000), tally)
         c.add(CellKey("other", "user", "eve", 490_000), tally)
@@ -1084,7 +1085,7 @@ async def test_a_regression_is_tested_from_a_fixed_session(an: limpet.Analytics)
     with an.file.commit() as c:
         c.put_folds(folds)
         for fold in folds:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally)
     assert not (await an.regression("support", baseline=30, limit=60)).fell
     assert (await an.regression("support", baseline=30, limit=95)).fell
@@ -1192,7 +1193,7 @@ async def test_advice_for_an_app_changes_no_other(lp: limpet.Limpet, an: limpet.
     with an.file.commit() as c:
         c.put_folds([*folds, other])
         for fold in folds:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally)
     assert "low_satisfaction" in {each.signal for each in await an.advice("support")}
     await an.apply(limpet.AdvicePolicy(escalate_priority=50))
@@ -1351,7 +1352,7 @@ async def test_every_signal_has_its_response(lp: limpet.Limpet, an: limpet.Analy
     with an.file.commit() as c:
         c.put_folds(folds)
         for fold in folds:
-            for key, tally in folding.tallies_of(fold).items():
+            for key, tally in tallies_of(fold).items():
                 c.add(key, tally)
     signals = {each.signal for each in await an.advice("support")}
     assert signals == {
@@ -1600,7 +1601,7 @@ async def test_instruments_are_collected_in_a_thread_of_their_own(
         await spoken(lp, "done")
         await an.run(once=True)
         with an.file.commit() as c:
-            for key, tally in folding.tallies_of(_synthetic(490_000 * HOUR_US, "s1")).items():
+            for key, tally in tallies_of(_synthetic(490_000 * HOUR_US, "s1")).items():
                 c.add(key, tally)
             c.write()
             assert await sessions() == [1]
@@ -1872,6 +1873,35 @@ async def test_closing_ends_what_follows_a_store(lp: limpet.Limpet) -> None:
         assert await running > 0
         assert an._opened is None
         an.stop()  # nothing runs any more
+
+
+async def test_closing_waits_for_what_follows_also_after_another_run(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that follows a store may catch up before it asks."""
+    go, held = asyncio.Event(), asyncio.Event()
+    step = folding.FeedFold.step
+
+    async def slow(of: folding.FeedFold) -> Any:
+        if asyncio.current_task() is following:
+            held.set()
+            await go.wait()
+        return await step(of)
+
+    monkeypatch.setattr(folding.FeedFold, "step", slow)
+    an = limpet.Analytics(lp, f"sqlite:///{tmp_path}/analytics.db", retrain=None)
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(an.run())
+        await held.wait()
+        await lp.create("support", "ada", actor="user:ada")
+        assert await an.run(once=True) == 1
+        closing = asyncio.create_task(an.close())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        go.set()
+        await closing
+        await following
 
 
 def test_the_record_that_is_stored_is_small() -> None:

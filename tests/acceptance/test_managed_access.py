@@ -239,7 +239,11 @@ async def test_a_secret_of_a_credential_never_comes_back(door: Door) -> None:
     vault = (await door("ada", "POST", "/v1/vaults", {"display_name": "mine"}))[1]["id"]
     credentials = f"/v1/vaults/{vault}/credentials"
     auth: Any = {"type": "mcp_oauth", "mcp_server_url": "https://x.test", "access_token": "s3cret"}
-    auth |= {"api_key": "s3cret", "headers": [{"authorization": "s3cret"}], "expires_at": "later"}
+    auth |= {
+        "api_key": "s3cret",
+        "headers": [{"authorization": "s3cret"}],
+        "expires_at": "2030-01-01T00:00:00Z",
+    }
     auth["refresh"] = {"client_id": "c", "refresh_token": "s3cret", "token_endpoint": "https://t"}
     auth["refresh"]["token_endpoint_auth"] = {
         "type": "client_secret_post",
@@ -356,7 +360,8 @@ async def test_a_value_of_another_kind_is_refused(door: Door) -> None:
         assert (await door("ada", "POST", f"/v1/sessions/{id}/events", body))[0] == 400
     _, vault, _ = await door("ada", "POST", "/v1/vaults", {"display_name": "v"})
     credentials = f"/v1/vaults/{vault['id']}/credentials"
-    auth = {"type": "environment_variable", "secret_name": "S", "secret_value": "s"}
+    auth: Any = {"type": "environment_variable", "secret_name": "S", "secret_value": "s"}
+    auth["networking"] = {"type": "unrestricted"}
     _, made, _ = await door("ada", "POST", credentials, {"auth": auth})
     where = {"injection_location": value}
     for path, body in (

@@ -3,7 +3,8 @@ in the forms that the official client reads."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,11 @@ async def test_resources_and_threads_are_paged_and_filtered(wire: Wire) -> None:
     path = f"/sessions/{session}"
     repository = {"type": "github_repository", "url": "https://x.test/o/r"}
     made = [(await wire("POST", f"{path}/resources", repository))["id"] for _ in range(3)]
+    file = {"type": "file", "file_id": (await wire.upload())["id"]}
+    made.append((await wire("POST", f"{path}/resources", file))["id"])
+    token = {"authorization_token": "t"}
+    await wire("POST", f"{path}/resources/{made[0]}", token)
+    await wire("POST", f"{path}/resources/{made[3]}", token, status=400)
     assert len((await wire("GET", f"{path}/resources?limit=2"))["data"]) == 2
     assert [each["id"] for each in await wire.all(f"{path}/resources?limit=2")] == made
     assert len(await wire.all(f"{path}/threads?statuses[]=idle")) == 1
@@ -369,7 +375,7 @@ async def test_an_answer_finds_the_thread_that_waits_for_it(tmp_path: Path) -> N
         assert sent["data"][0]["session_thread_id"] == third["id"]
         again = await wire("POST", f"{path}/events", body, **key)
         assert [each["id"] for each in again["data"]] == [each["id"] for each in sent["data"]]
-        other = {"events": [message]}
+        other = {"events": [{**answer, "result": "deny"}]}
         error = await wire("POST", f"{path}/events", other, status=400, **key)
         assert error["error"]["details"]["error_code"] == "request.key_reused"
         error = await wire("POST", f"{path}/events", {"events": [answer]}, status=400)
@@ -397,3 +403,137 @@ async def test_an_interrupt_is_for_the_thread_that_it_names(tmp_path: Path) -> N
         assert await wire.all(f"{path}/events?types[]=user.interrupt") == []
         found = await wire.all(f"{path}/threads/{thread['id']}/events?types[]=user.interrupt")
         assert [each["id"] for each in found] == [sent["id"]]
+
+
+# --- bodies that the client sends, and their parts in any other form ------------------------------
+
+TOOLSET = {"type": "agent_toolset_20260401", "default_config": {"enabled": True}}
+TOOLSET |= {"configs": [{"name": "bash", "permission_policy": {"type": "always_ask"}}]}
+CUSTOM = {"type": "custom", "name": "f", "description": "d"}
+CUSTOM |= {"input_schema": {"type": "object", "properties": {}, "required": []}}
+REFRESH = {"refresh_token": "r", "client_id": "c", "token_endpoint": "https://t"}
+REFRESH |= {"token_endpoint_auth": {"type": "none"}, "scope": "s"}
+BODIES: dict[str, Any] = {
+    "/agents": {
+        "name": "a",
+        "model": {"id": "m", "effort": "high", "speed": "fast"},
+        "tools": [TOOLSET, CUSTOM, {"type": "mcp_toolset", "mcp_server_name": "m"}],
+        "mcp_servers": [{"type": "url", "name": "m", "url": "https://x"}],
+        "skills": [{"type": "custom", "skill_id": "s", "version": "1"}],
+    },
+    "/environments": {
+        "name": "e",
+        "scope": "account",
+        "config": {
+            "type": "cloud",
+            "networking": {"type": "limited", "allowed_hosts": ["x.test"]},
+            "packages": {"type": "packages", "pip": ["x"]},
+        },
+    },
+    "/sessions": {
+        "agent": {"type": "agent", "id": "AGENT"},
+        "budget": {"type": "limit", "max_list_cost": {"amount": "1", "currency": "USD"}},
+        "resources": [
+            {
+                "type": "github_repository",
+                "url": "https://x.test/o/r",
+                "checkout": {"type": "branch", "name": "main"},
+            },
+            {"type": "memory_store", "memory_store_id": "STORE", "access": "read_only"},
+        ],
+    },
+    "/sessions/SESSION/events": {
+        "events": [
+            {"type": "user.message", "content": [TEXT, {"type": "document", "source": PLAIN}]},
+            {"type": "user.define_outcome", "description": "d", "rubric": TEXT | {"content": "r"}},
+        ]
+    },
+    "/vaults/VAULT/credentials": {
+        "auth": {
+            "type": "mcp_oauth",
+            "access_token": "t",
+            "mcp_server_url": "https://x",
+            "expires_at": "2030-01-01T00:00:00Z",
+            "refresh": REFRESH,
+        }
+    },
+}
+TOKEN = {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}
+BODIES["/vaults/VAULT/credentials??"] = {"auth": TOKEN | {"networking": "of another kind"}}
+VARIABLE = {"type": "environment_variable", "secret_name": "N", "secret_value": "v"}
+VARIABLE |= {"networking": {"type": "limited", "allowed_hosts": ["x.test"]}}
+BODIES["/vaults/VAULT/credentials?"] = {
+    "auth": VARIABLE | {"injection_location": {"body": True, "header": False}}
+}
+WRONG: tuple[Any, ...] = (5, "bogus", {}, [], [5], {"type": "bogus"}, None, True)
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """The value with each of its parts in turn as something else, or left out."""
+    yield from [each for each in WRONG if type(each) is not type(value)]
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield {key: each for key, each in value.items() if key != name}
+            yield from [{**value, name: other} for other in changed(part)]
+    elif isinstance(value, list):
+        for n, part in enumerate(value):
+            yield from [[*value[:n], other, *value[n + 1 :]] for other in changed(part)]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_part_of_another_form_is_refused_or_taken_and_never_a_failure(path: str) -> None:
+    """Neither by the request, nor by a list that has what it made."""
+    async with limpet.open("memory://") as lp:
+        wire, app = Wire(lp), build(lp, dev=True)
+        names = {"AGENT": (await wire("POST", "/agents", {"name": "a", "model": "m"}))["id"]}
+        names["SESSION"] = await wire.session()
+        names["VAULT"] = (await wire("POST", "/vaults", {"display_name": "v"}))["id"]
+        names["STORE"] = (await wire("POST", "/memory_stores", {"name": "m"}))["id"]
+        body, at = json.dumps(BODIES[path]), f"/v1{path}".rstrip("?")
+        for name, id in names.items():
+            body, at = body.replace(name, id), at.replace(name, id)
+        taken = await ask(app, "POST", at, json.loads(body))
+        assert taken.status == 200, taken.body
+        for other in changed(json.loads(body)):
+            answer = await ask(app, "POST", at, other)
+            assert answer.status in (200, 400, 404), (other, answer.body)
+        listed = await ask(app, "GET", f"{at}?limit=1000")
+        assert listed.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/agents", {"tools": [{"type": "bogus"}]}, "agent_toolset_20260401"),
+        ("/agents", {"tools": [{**TOOLSET, "configs": [{"name": "x"}]}]}, "web_search"),
+        ("/agents", {"tools": [{**TOOLSET, "default_config": {"enabled": 1}}]}, "enabled"),
+        ("/agents", {"model": {"id": "m", "effort": "extreme"}}, "effort"),
+        ("/agents", {"multiagent": {"type": "swarm"}}, "coordinator"),
+        ("/environments", {"scope": "planet"}, "scope"),
+        ("/environments", {"config": {"type": "cloud", "packages": {"pip": "x"}}}, "pip"),
+    ],
+    ids=str,
+)
+async def test_a_known_field_of_another_type_is_refused_by_its_name(
+    wire: Wire, path: str, body: Any, named: str
+) -> None:
+    """The official client could not read an answer that has it."""
+    error = await wire("POST", path, {"name": "a", "model": "m"} | body, status=400)
+    assert named in error["error"]["message"]
+
+
+async def test_what_is_left_out_is_shown_as_the_client_expects_it(wire: Wire) -> None:
+    """The effort as an object, the settings of a toolset for each of its tools, a whole budget."""
+    config = [{"name": "bash", "enabled": None}]
+    tools = [{"type": "agent_toolset_20260401", "configs": config}, {"type": "custom", "name": "f"}]
+    body = {"name": "a", "model": {"id": "m", "effort": "low"}, "tools": tools}
+    agent = await wire("POST", "/agents", body)
+    assert agent["model"]["effort"] == {"type": "low"}
+    toolset, custom = agent["tools"]
+    assert toolset["configs"][0]["enabled"] is True
+    assert (custom["description"], custom["input_schema"]) == ("", {"type": "object"})
+    made = await wire("POST", "/sessions", {"agent": agent["id"], "budget": {"max_list_cost": 2}})
+    shown = {"type": "limit", "max_list_cost": {"amount": "2", "currency": "USD"}}
+    assert made["budget"] == shown
+    raised = await wire("POST", f"/sessions/{made['id']}", {"budget": {"max_list_cost": 3}})
+    assert raised["budget"]["max_list_cost"]["amount"] == "3"

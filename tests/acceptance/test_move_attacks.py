@@ -122,7 +122,7 @@ async def test_a_family_arrives_at_once_whoever_finishes_it(
     assert await _owners(KEY, a, b) == []
     heads = await mover.arriving(b._services)
     assert {head.key for head in heads} == {parent.key, child.key}
-    assert await mover.finish_arrival(b._services, heads[first])
+    assert await mover.finish_arrival(b._services, heads[first], set())
     for key in (parent.key, child.key):
         assert await _owners(key, a, b) == ["b"]
     assert (await a.drain(b)).ok

@@ -159,6 +159,8 @@ async def test_the_audit_is_filtered(place: Place) -> None:
     assert only == {each for each in every if "c2" in each} != every
     assert await about("since=2000-01-01T00:00:00Z") == every
     assert await about("since=2100-01-01T00:00:00Z") == set()
+    assert await about("since=0001-01-01T00:00:00%2B14:00") == every
+    assert await about("since=9999-12-31T23:59:59-14:00") == set()
     assert (await place.door.get("/limpet/v1/audit?since=soon")).status == 400
 
 

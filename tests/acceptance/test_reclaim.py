@@ -40,9 +40,9 @@ async def _new(lp: Limpet, key: Key = KEY) -> limpet.Session[Any]:
     return s
 
 
-async def _depart(source: Limpet, target: Limpet, *, staged: bool = False) -> None:
+async def _depart(source: Limpet, target: Limpet, key: Key = KEY, *, staged: bool = False) -> None:
     """The part of a move after which its mover was killed: with `staged`, all of it is there."""
-    head = await head_of(journal_of(source), KEY)
+    head = await head_of(journal_of(source), key)
     assert head is not None
     begun = mover.Mover(source._services, source.node, Arrivals(target._services, target.node))
     member = mover._Member(head, 1)
@@ -163,6 +163,24 @@ async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
         with pytest.raises(errors.ReclaimRefused, match="removed a day after") as refused:
             await a.reclaim(KEY, **LOST)
         assert (refused.value.code, refused.value.status) == ("session.reclaim_refused", 409)
+
+
+async def test_the_copies_of_two_lost_targets_are_both_found() -> None:
+    """Also that of the first one, which has come back since: it lacks the last reclaim, too."""
+    async with (
+        limpet.open("memory://", node="b") as b,
+        limpet.open("memory://", node="c") as c,
+        limpet.open("memory://", node="a", nodes={"b": b, "c": c}) as a,
+    ):
+        await _new(a)
+        for epoch, (name, target) in ((1, ("b", b)), (3, ("c", c))):
+            places = a._services.nodes._places  # type: ignore[union-attr]
+            del places[name]  # type: ignore[attr-defined]  # out of reach for a while
+            assert (await a.move(KEY, target)).epoch == epoch
+            await a.reclaim(KEY, **LOST | {"target_is_lost": name, "epoch": epoch})
+            places[name] = target  # type: ignore[index]
+        texts = [check.found for check in _checks(await a.maintenance.doctor())]
+        assert ["b has it" in texts[0], "c has it" in texts[1], len(texts)] == [True, True, 2]
 
 
 @pytest.mark.parametrize("place", [str, Limpet], ids=["URL", "Limpet"])
@@ -309,6 +327,30 @@ async def test_a_target_that_was_lost_while_it_received_does_not_let_it_arrive()
         await s.append("user.message", {"text": "on"}, actor=ADA)
         moved = await a.move(KEY, b)
         assert (moved.success, moved.epoch) == (True, 3)
+
+
+async def test_a_sweep_waits_once_for_a_source_that_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many sessions are to arrive from there: they do."""
+    asked = []
+    async with (
+        limpet.open("memory://", node="a") as a,
+        limpet.open("memory://", node="b", nodes={"a": a}) as b,
+    ):
+        keys = [Key("support", "ada", name) for name in ("c1", "c2", "c3")]
+        for key in keys:
+            await _new(a, key)
+            await _depart(a, b, key, staged=True)
+
+        async def out_of_reach(node: str) -> Any:
+            asked.append(node)
+            raise TimeoutError
+
+        monkeypatch.setattr(b._services.nodes, "arrivals", out_of_reach)
+        await b.work.sweep()
+        assert sorted([head.key for head in (await b.list()).items]) == keys
+    assert asked == ["a"]
 
 
 async def test_a_mover_that_wakes_up_after_the_reclaim_is_refused(

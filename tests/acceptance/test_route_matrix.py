@@ -80,7 +80,8 @@ class Things:
             "/v1/files", _FILE, **{"content-type": "multipart/form-data; boundary=b"}
         )
         names["file"] = file["id"]
-        made["resources"] = [{"type": "file", "file_id": file["id"]}]
+        repository = {"type": "github_repository", "url": "https://x.test/o/r"}
+        made["resources"] = [repository, {"type": "file", "file_id": file["id"]}]
         session = await self.post("/v1/sessions", made)
         names["session"] = session["id"]
         names["resource"] = session["resources"][0]["id"]

@@ -16,6 +16,7 @@ import limpet
 from limpet import errors
 from limpet.model.facts.shares import SHARES_MAX
 from limpet.session.limpet import journal_of
+from limpet.session.sharing import SharedReader
 from limpet.store.protocol import Store
 
 ADA = "user:ada"
@@ -115,6 +116,38 @@ async def test_changes_are_followed_until_the_share_ends(lp: limpet.Limpet) -> N
         async for context in changes:
             seen.append(context.values)
     assert seen == ["one", "two"]
+
+
+async def test_changes_that_come_while_a_page_is_read_keep_their_order(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are shown after the changes that were there, and once."""
+    a, b = await made(lp)
+    share, store = await a.share(b, "draft", sync="live"), journal_of(lp).store
+    read = store.read
+
+    async def late(key: Any, **asked: Any) -> Any:
+        monkeypatch.setattr(store, "read", read)
+        await a.append("note.made", actor=ADA, set={"draft": "four"})
+        return await read(key, **asked)
+
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        await anext(changes)
+        for text in ("two", "three"):
+            await a.append("note.made", actor=ADA, set={"draft": text})
+        live = SharedReader._live
+
+        async def loaded(reader: Any, terms: Any) -> Any:
+            monkeypatch.setattr(SharedReader, "_live", live)
+            newest = await live(reader, terms)
+            monkeypatch.setattr(store, "read", late)
+            return newest
+
+        monkeypatch.setattr(SharedReader, "_live", loaded)
+        seen = [(await anext(changes)).values["draft"] for _ in range(3)]
+        await a.append("note.made", actor=ADA, set={"draft": "five"})
+        seen.append((await anext(changes)).values["draft"])
+    assert seen == ["two", "three", "four", "five"]
 
 
 @pytest.mark.parametrize("ending", ["unshared", "completed", "deleted", "erased", "replaced"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 import limpet
 from limpet.analytics.histogram import (
@@ -27,7 +28,7 @@ from limpet.analytics.histogram import (
 )
 from limpet.analytics.metrics import SessionFold, analytics_of, begin, features_of, fold_event
 from limpet.analytics.ranking import changed, largest, part_of
-from limpet.analytics.rollup import peak_of, tallies_of
+from limpet.analytics.rollup import CellKey, CellTally, change_of, marked, peak_of, tallies_of
 from limpet.model import Event, Key
 from tests.support.analytics_model import Log
 from tests.support.examples import examples
@@ -262,6 +263,49 @@ def test_a_fold_that_was_stored_goes_on_as_if_it_had_not_been(events: list[Event
         fold_event(fold, event)
     assert fold == folded(events)
     assert tallies_of(fold) == tallies_of(folded(events))
+
+
+@examples(200)
+@given(logs(), st.integers(0, 40), st.integers(0, 40), st.sampled_from([1, 300]))
+def test_a_change_of_a_session_is_what_its_cells_change_by(
+    events: list[Event], at: int, length: int, slower: int
+) -> None:
+    """Whatever a batch folds, in one hour or in many: what is taken out and added leaves the
+    tallies of the whole."""
+    events = [replace(event, at_us=event.at_us * slower) for event in events]
+    fold, cells = begin(KEY, events[0]), dict[CellKey, CellTally]()
+
+    def count(changes: Iterable[tuple[dict[CellKey, CellTally], int]]) -> None:
+        for tallies, times in changes:
+            for key, tally in tallies.items():
+                cells.setdefault(key, CellTally.empty()).plus(tally, times)
+
+    count(change_of(None, fold))
+    batches = (events[1 : at + 1], events[at + 1 : at + 1 + length], events[at + 1 + length :])
+    for number, batch in enumerate(batches):
+        before = marked(fold)
+        for event in batch:
+            fold_event(fold, event)
+        fold.task_type = f"type {number // 2}"  # as a label does: it leaves its group once
+        count(change_of(before, fold))
+        fold.was = None
+    left = {key: tally for key, tally in cells.items() if not tally.is_empty}
+    whole = {key: tally for key, tally in tallies_of(fold).items() if not tally.is_empty}
+    assert left == whole
+    count(change_of(fold, None))
+    assert all([tally.is_empty for tally in cells.values()])
+
+
+def test_a_batch_counts_the_hours_that_it_changes_and_no_others() -> None:
+    """A session may live for years: what an event costs does not grow with them."""
+    fold = begin(KEY, Event(1, "uid", "session.created", "user:ada", SECOND, {}))
+    said = {"text": "yes", "usage": {"input": 1, "output": 1}}
+    for seq in range(2, 500):
+        before = marked(fold)
+        at_us = seq * 3_600 * SECOND
+        fold_event(fold, Event(seq, f"e{seq}", "agent.message", "agent:a", at_us, said))
+        windows = [key for of, _ in change_of(before, fold) for key in of if key[1] == "window"]
+        assert len(set(windows)) <= 2
 
 
 # --- histograms -----------------------------------------------------------------------------------

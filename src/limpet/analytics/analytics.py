@@ -165,8 +165,8 @@ class Analytics:
         self._opened: tuple[AnalyticsFile, FeedFold] | None = None
         self._model: SatisfactionModel | None = None
         self._stopping, self._bell = False, asyncio.Event()
-        self._runner: asyncio.Task[Any] | None = None
-        self._ended = asyncio.Event()  # of the last run
+        self._runners: set[asyncio.Task[Any] | None] = set()  # one may follow, another catch up
+        self._ended = asyncio.Event()  # all of them have
         self._catching_up = asyncio.Lock()
         self._observers: list[Observer] = []
 
@@ -180,7 +180,7 @@ class Analytics:
     async def close(self) -> None:
         """Close the file, once `run` has folded the page it is at. The store stays open."""
         self.stop()
-        if self._runner is not None and self._runner is not asyncio.current_task():
+        if self._runners and asyncio.current_task() not in self._runners:
             await self._ended.wait()
         for observer in self._observers:
             observer.close()
@@ -218,7 +218,10 @@ class Analytics:
         is logged and tried again.
         """
         _, folding = self._parts()
-        began, self._stopping, self._runner = folding.events, False, asyncio.current_task()
+        began, runner = folding.events, asyncio.current_task()
+        if not self._runners:
+            self._stopping = False
+        self._runners.add(runner)
         self._ended.clear()
         try:
             if not await folding.is_same():
@@ -226,8 +229,9 @@ class Analytics:
             await self._adopt_model()
             await (self._fold_once() if once else self._follow())
         finally:
-            self._runner = None
-            self._ended.set()
+            self._runners.discard(runner)
+            if not self._runners:
+                self._ended.set()
         return folding.events - began
 
     async def _fold_once(self) -> None:

@@ -307,7 +307,8 @@ class AnalyticsFile:
         if app is not None:
             id = self._find(("app", app))
             return [] if id is None else [id]
-        return [id for (id,) in self._conn.execute("SELECT id FROM names WHERE kind = 'app'")]
+        rows: list[Any] = self._conn.execute("SELECT id FROM names WHERE kind = 'app'").fetchall()
+        return [id for (id,) in rows]
 
     def _find(self, name: Name) -> int | None:
         if (version := self._data_version()) != self._ids_version:

@@ -36,9 +36,10 @@ from limpet.analytics.rollup import (
     CellKey,
     CellTally,
     Horizons,
+    change_of,
     day_start,
+    marked,
     month_start,
-    tallies_of,
 )
 from limpet.errors import (
     PositionUnknown,
@@ -68,7 +69,7 @@ Predict = Callable[[SessionFold, int], int]  # millionths
 class Batch(msgspec.Struct):
     """The changes of one page: new folds, and what the old ones had added."""
 
-    before: dict[str, dict[CellKey, CellTally]] = {}  # by uid
+    before: dict[str, SessionFold | None] = {}  # by uid; None: it began in this page
     folds: dict[str, SessionFold] = {}
     logs: dict[Key, tuple[str, int]] = {}
     scores: list[tuple[Any, ...]] = []
@@ -158,7 +159,7 @@ class FeedFold:
         fold = begin(key, event)
         self._folds[key] = fold
         batch = self._batch
-        batch.before[fold.uid], batch.folds[fold.uid] = {}, fold
+        batch.before[fold.uid], batch.folds[fold.uid] = None, fold
         batch.live.add(fold.uid)
         batch.events += 1
 
@@ -176,7 +177,7 @@ class FeedFold:
     def _touch(self, fold: SessionFold) -> None:
         """Note what a session has added so far, before it changes."""
         self._batch.folds[fold.uid] = fold
-        self._batch.before[fold.uid] = tallies_of(fold)
+        self._batch.before[fold.uid] = marked(fold)
         if not fold.ended_us:
             self._batch.live.add(fold.uid)
 
@@ -256,7 +257,15 @@ class FeedFold:
     # --- commits ---------------------------------------------------------------------------------
 
     def _commit(self, meta: dict[str, Any]) -> list[SessionFold]:
-        """Write what was folded and the positions behind it. Raises FoldedElsewhere."""
+        """Write what was folded and the positions behind it; if that fails, the batch is given up,
+        and folded again. Raises FoldedElsewhere, StoreError."""
+        try:
+            return self._write(meta)
+        except BaseException:
+            self._reset()
+            raise
+
+    def _write(self, meta: dict[str, Any]) -> list[SessionFold]:
         batch, now_us = self._batch, self._store.now_us()
         changed = list(batch.folds.values())
         if self.predict is not None:
@@ -264,6 +273,9 @@ class FeedFold:
                 # As of its newest event: what is stored follows from the log and the model alone.
                 fold.satisfaction = self.predict(fold, fold.updated_us)
                 fold.model = self.model
+        changes = _changes(batch)
+        for fold in changed:
+            fold.was = None
         with self._file.commit() as c:
             for name, value in meta.items():
                 c.set_meta(name, value)
@@ -273,7 +285,7 @@ class FeedFold:
             c.put_folds(changed)
             c.put_logs(batch.logs)
             c.put_scores(batch.scores)
-            for key, tally in _changes(batch).items():
+            for key, tally in changes.items():
                 c.add(key, tally)
             for fold in batch.removed:
                 c.forget(fold.uid)
@@ -370,7 +382,7 @@ class FeedFold:
             self._reset()
             folds = chosen()
             for fold in folds:
-                self._batch.before[fold.uid] = tallies_of(fold)
+                self._batch.before[fold.uid] = fold
                 self._batch.removed.append(fold)
             try:
                 self._commit(meta or {})
@@ -487,9 +499,7 @@ def _changes(batch: Batch) -> dict[CellKey, CellTally]:
     """Return what the cells change by: one tally for all sessions that share a cell."""
     changes: dict[CellKey, CellTally] = {}
     for uid, before in batch.before.items():
-        fold = batch.folds.get(uid)
-        after = {} if fold is None else tallies_of(fold)
-        for tallies, times in ((before, -1), (after, 1)):
+        for tallies, times in change_of(before, batch.folds.get(uid)):
             for key, tally in tallies.items():
                 to = changes.get(key)
                 if to is None:

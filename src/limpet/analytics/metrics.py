@@ -71,6 +71,11 @@ class HourTally(msgspec.Struct, array_like=True):
     attempts: int = 0  # tool invocations and generations
     latencies: Histogram = {}
 
+    def copied(self) -> HourTally:
+        """Return it as it is now."""
+        both = {"busy": dict(self.busy), "latencies": dict(self.latencies)}
+        return msgspec.structs.replace(self, **both)
+
 
 class SessionFold(msgspec.Struct, array_like=True):
     """The state of the fold. What is stored is exactly this, in this order."""
@@ -140,6 +145,9 @@ class SessionFold(msgspec.Struct, array_like=True):
     charges: dict[str, str] = {}  # tool by span, until its cost is settled
     requests: bytes = b""  # hashes of the ids of all calls, one behind the other
     seen_us: int = 0  # of its last event that is not ours
+    # The hours that have changed since `rollup.marked`, as they were (None: there was none). A
+    # session may have thousands of hours, and a batch changes one or two. Never stored.
+    was: dict[int, HourTally | None] | None = None
 
     @property
     def key(self) -> Key:
@@ -176,9 +184,11 @@ class SessionFold(msgspec.Struct, array_like=True):
         return whole
 
     def hour(self, at_us: int) -> HourTally:
-        """The tally of the hour that this time is in."""
+        """The tally of the hour that this time is in, to be changed."""
         index = at_us // HOUR_US
         tally = self.hours.get(index)
+        if self.was is not None and index not in self.was:
+            self.was[index] = None if tally is None else tally.copied()
         if tally is None:
             tally = self.hours[index] = HourTally()
         return tally

@@ -9,11 +9,12 @@ to second: when hours are rolled up into a day, the day keeps the highest of the
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from limpet.analytics.histogram import (
     PEAK,
@@ -182,6 +183,41 @@ def tallies_of(fold: SessionFold) -> dict[CellKey, CellTally]:
         ended = fold.ended_us // HOUR_US
         _window(tallies, app, ended, ended=1, completed=int(fold.task_completed))
     return tallies
+
+
+def marked(fold: SessionFold) -> SessionFold:
+    """Return a fold as it is now but for its hours: from now on it notes those that it changes."""
+    fold.was = {}
+    tools = {
+        name: replace(tool, latencies=dict(tool.latencies)) for name, tool in fold.tools.items()
+    }
+    return replace(fold, tools=tools, hours={}, was=None)
+
+
+def change_of(
+    before: SessionFold | None, after: SessionFold | None
+) -> Iterator[tuple[dict[CellKey, CellTally], int]]:
+    """Yield what a session takes out of cells (-1), and what it adds to them (1). `before` is what
+    `marked` gave, or None for a session that began; `after` is None for one that is removed."""
+    if before is None or after is None:
+        if before is not None:
+            yield tallies_of(before), -1
+        if after is not None:
+            yield tallies_of(after), 1
+        return
+    was = after.was or {}
+    hours = {index: tally for index, tally in was.items() if tally is not None}
+    if _groups(before) == _groups(after):  # what has not changed stays where it is
+        after = replace(after, hours={index: after.hours[index] for index in was})
+    else:
+        hours = {index: tally for index, tally in after.hours.items() if index not in was} | hours
+    yield tallies_of(replace(before, hours=hours)), -1
+    yield tallies_of(after), 1
+
+
+def _groups(fold: SessionFold) -> tuple[str, str]:
+    """The groups of a session that it may leave for others."""
+    return fold.task_type, fold.agent_version
 
 
 def _window(tallies: dict[CellKey, CellTally], app: str, hour: int, **sums: int) -> None:

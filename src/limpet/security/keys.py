@@ -544,7 +544,7 @@ class KeySeal:
     async def _fetch(self, owners: Sequence[KeyOwner]) -> None:
         """Read the keys of these owners, and make those that are not there."""
         rows = await self.ring.get("key", owners)
-        # An added key may be another process's by now, or gone with a user who is erased.
+        # By now another process may have what was added, or it is gone with an erased user.
         for _ in range(_FETCHES_MAX):
             missing = list(set(owners) - {row.owner for row in rows})
             if not missing:

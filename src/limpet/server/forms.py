@@ -87,7 +87,7 @@ class RequestForm(TypedDict):
 
 
 class ProposalForm(TypedDict):
-    """A memory that a session proposed, and its decision."""
+    """A proposal of a session for a shared memory, and how it was decided."""
 
     id: str
     to: str

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentConflict, DocumentNotFound, InvalidInput
 from limpet.server.forms import PageForm
-from limpet.server.managed import shelf
+from limpet.server.managed import parts, shelf
 from limpet.server.managed.forms import AgentForm, DeletedForm, EnvironmentForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, page, place_in, to_token
 from limpet.server.openapi import describe
@@ -21,9 +21,12 @@ from limpet.session.documents import Document
 AGENTS: Final = "agents"
 ENVIRONMENTS: Final = "environments"
 DEFAULT_ENVIRONMENT: Final = "env_default"  # there without being created
-_ALLOW: Final = {"type": "always_allow"}
+_CONFIG: Final = {"enabled": True, "permission_policy": {"type": "always_allow"}}
+_TOOLSET: Final = "agent_toolset"
 _SYSTEM_CHARS_MAX: Final = 100_000
 _START: Final = "1970-01-01T00:00:00Z"
+_MULTIAGENT: Final = ("coordinator", "multiagent_20261001")
+_SCOPES: Final = (None, "organization", "account")
 _ROSTER_MAX: Final = 20  # agents that a coordinator names
 _POLICIES: Final = ("always_allow", "always_ask", "auto")
 _SKILLS: Final = ("anthropic", "custom")
@@ -196,7 +199,11 @@ async def list_versions(call: WireCall) -> Answer:
 async def _with_roster(call: WireCall, multiagent: Json | None) -> Json | None:
     """A coordinator with the version of each agent that it names. Raises DocumentNotFound,
     InvalidInput."""
-    if multiagent is None or multiagent.get("type") != "coordinator":
+    if multiagent is None:
+        return None
+    if multiagent.get("type") not in _MULTIAGENT:
+        raise InvalidInput(f"multiagent has one of the types {', '.join(_MULTIAGENT)}.")
+    if multiagent["type"] != "coordinator":
         return multiagent
     named = multiagent.get("agents")
     if not isinstance(named, list) or not 0 < len(named) <= _ROSTER_MAX:
@@ -240,6 +247,8 @@ def agent_form(document: Document) -> Json:
     value = shelf.shown(document, "agent")
     value["tools"] = [tool_form(tool) for tool in value["tools"]]
     value["skills"] = [skill_form(skill) for skill in value["skills"]]
+    if isinstance(effort := value["model"].get("effort"), str):
+        value["model"] = {**value["model"], "effort": {"type": effort}}
     value["execution_identity"] = value.get("execution_identity") or SERVICE_ACCOUNT
     multiagent = value["multiagent"]
     if multiagent is not None and multiagent.get("type") == "coordinator":
@@ -252,11 +261,12 @@ def agent_form(document: Document) -> Json:
 def tool_form(tool: Json) -> Json:
     """A tool with what is the default where nothing was given."""
     if tool.get("type") == "custom":
-        return dict(tool)
-    config: Json = {"enabled": True, "permission_policy": _ALLOW}
-    config |= {k: v for k, v in (tool.get("default_config") or {}).items() if v is not None}
-    configs = [{**config, **each} for each in tool.get("configs") or ()]
-    if str(tool.get("type")).startswith("agent_toolset"):  # each of its tools is a type of its own
+        schema = {"type": "object", **_given(tool.get("input_schema") or {})}
+        return {**tool, "description": tool.get("description") or "", "input_schema": schema}
+    config = {**_CONFIG, **_given(tool.get("default_config") or {})}
+    settings = {name: config[name] for name in _CONFIG}
+    configs = [{**settings, **_given(each)} for each in tool.get("configs") or ()]
+    if str(tool.get("type")).startswith(_TOOLSET):  # each of its tools is a type of its own
         configs = [{"type": each["name"], **each} if "name" in each else each for each in configs]
     return {**tool, "default_config": config, "configs": configs}
 
@@ -279,6 +289,7 @@ def checked_agent(value: Json) -> Json:
         value["model"] = model = {"id": model}
     if not isinstance(model, Mapping) or not isinstance(model.get("id"), str) or not model["id"]:
         raise InvalidInput("model is the id of a model, or an object with its id.")
+    parts.check(model, parts.ModelPart, "model")
     shelf.check_name("name", value["name"])
     if len(value["system"] or "") > _SYSTEM_CHARS_MAX:
         raise InvalidInput(f"system has at most {_SYSTEM_CHARS_MAX:,} characters.")
@@ -287,17 +298,19 @@ def checked_agent(value: Json) -> Json:
     for skill in value["skills"]:
         if skill.get("type") not in _SKILLS or not isinstance(skill.get("skill_id"), str):
             raise InvalidInput("a skill has the type anthropic or custom, and a skill_id.")
+        parts.check(skill, parts.SkillPart, "a skill")
     for server in value["mcp_servers"]:
         if not all([isinstance(server.get(name), str) for name in ("type", "name", "url")]):
             raise InvalidInput("an MCP server has a type (url), a name and a url.")
+        parts.check(server, parts.McpServerPart, "an MCP server")
     shelf.check_metadata(value["metadata"])
     return value
 
 
 def _check_tool(tool: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless it is a toolset, or one tool with a name."""
-    type = tool.get("type")
-    if not isinstance(type, str):
+    type = str(tool.get("type"))
+    if type not in parts.TOOLS and not type.startswith(_TOOLSET):
         raise InvalidInput("a tool has a type: agent_toolset_20260401, mcp_toolset or custom.")
     needed = _NAMES.get(type)
     if needed is not None and not (isinstance(tool.get(needed), str) and tool[needed]):
@@ -314,8 +327,12 @@ def _check_tool(tool: Mapping[str, Any]) -> None:
         if policy is None:
             continue
         if not isinstance(policy, Mapping) or policy.get("type") not in _POLICIES:
-            known = ", ".join(_POLICIES)
-            raise InvalidInput(f"permission_policy is an object whose type is one of {known}.")
+            policies = ", ".join(_POLICIES)
+            raise InvalidInput(f"permission_policy is an object whose type is one of {policies}.")
+    parts.check(tool, parts.TOOLS.get(type, parts.ToolsetPart), f"a tool of the type {type}")
+    known = parts.BUILT_IN_TOOLS
+    if type == parts.BUILT_IN and not {each["name"] for each in configs or ()}.issubset(known):
+        raise InvalidInput(f"{type} has the tools {', '.join(known)}.")
 
 
 # --- environments ---------------------------------------------------------------------------------
@@ -338,6 +355,10 @@ def _checked_environment(value: Json) -> Json:
     for name in ("networking", "packages"):
         if config is not None and not isinstance(config.get(name), Mapping | None):
             raise InvalidInput(f"{name} of an environment is an object.")
+    if config is not None:
+        parts.check(config, parts.ConfigPart, "config of an environment")
+    if value["scope"] not in _SCOPES:
+        raise InvalidInput("scope of an environment is organization or account.")
     shelf.check_metadata(value["metadata"])
     return value
 
@@ -407,7 +428,7 @@ def _with_config(value: Json) -> Json:
     config = value.get("config") or {"type": "self_hosted"}
     if config.get("type") != "cloud":
         return {**value, "config": config}
-    networking = config.get("networking") or {"type": "unrestricted"}
+    networking = {"type": "unrestricted", **_given(config.get("networking") or {})}
     if networking.get("type") == "limited":
         networking = {**_LIMITED, **_given(networking)}
     packages = {**_PACKAGES, **_given(config.get("packages") or {})}

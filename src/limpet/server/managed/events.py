@@ -146,7 +146,7 @@ async def send(call: WireCall) -> Answer:
 
 def _has_place(event: Json) -> bool:
     """True if the event is for a request or a thread, which has to be found first."""
-    return event.get("type") in _ANSWERS or event.get("session_thread_id") is not None
+    return str(event.get("type")) in _ANSWERS or event.get("session_thread_id") is not None
 
 
 class CheckedSend:
@@ -174,6 +174,7 @@ class CheckedSend:
         moved on."""
         await self._session.refresh(tail=0)
         self._threads: list[Session[Any]] | None = None
+        self._requests: dict[str, tuple[Session[Any], str]] | None = None
         if self._key is not None and (before := await self._recorded()):
             return before
         drafts = [await self._draft(place) for place in range(len(self._events))]
@@ -198,11 +199,12 @@ class CheckedSend:
     async def _recorded(self) -> list[Json]:
         """Return the events recorded earlier under this key. Raises IdempotencyKeyReused."""
         wanted = [self._id(place) for place in range(len(self._events))]
-        recorded: dict[str, tuple[Session[Any], Event]] = {}
-        for session in (self._session, *await self._descendants()):
-            recorded |= {event.id: (session, event) for event in await session.read_ids(wanted)}
-            if len(recorded) == len(wanted):
-                break
+        read = await self._session.read_ids(wanted)
+        recorded = {event.id: (self._session, event) for event in read}
+        if len(recorded) < len(wanted) and any([_has_place(event) for event in self._events]):
+            for thread in await self._descendants():
+                read = await thread.read_ids(wanted)
+                recorded |= {event.id: (thread, event) for event in read}
         if wanted[0] not in recorded:
             return []
         if recorded[wanted[0]][1].invocation_id != self._fingerprint:
@@ -273,12 +275,21 @@ class CheckedSend:
         """The request that an event asked, and the session or thread that waits for the answer.
         Raises RequestNotFound."""
         asking = ids.from_wire(ids.EVENT, id)
-        if (request := await _asked_by(self._session, asking)) is not None:
-            return self._session, request
-        for thread in await self._descendants():
-            if (request := await _asked_by(thread, asking)) is not None:
-                return thread, request
-        raise RequestNotFound(self._session.key, id[:100])
+        if self._requests is None:
+            self._requests = await self._asked()
+        if asking not in self._requests:
+            raise RequestNotFound(self._session.key, id[:100])
+        return self._requests[asking]
+
+    async def _asked(self) -> dict[str, tuple[Session[Any], str]]:
+        """The requests of all events that the client names: each thread is read once."""
+        named = [event.get(_ANSWERS.get(str(event.get("type")), "")) for event in self._events]
+        wanted = {ids.from_wire(ids.EVENT, each) for each in named if isinstance(each, str)}
+        requests = await _requests_of(self._session, wanted)
+        if wanted - requests.keys():
+            for thread in await self._descendants():
+                requests |= await _requests_of(thread, wanted - requests.keys())
+        return requests
 
     async def _check_answer(self, session: Session[Any], draft: Draft) -> None:
         """Check an answer. Raises RequestAnswered, RequestMismatch, RequestNotFound."""
@@ -290,11 +301,16 @@ class CheckedSend:
         check_answer(session.key, facts, draft.type, draft.data)
 
 
-async def _asked_by(session: Session[Any], id: str) -> str | None:
-    """The request that this event of the session asked; None if it is not one of it."""
-    events = await session.read_ids([id])
-    request = events[0].data.get("request_id") if events and events[0].data else None
-    return request if isinstance(request, str) else None
+async def _requests_of(
+    session: Session[Any], wanted: Iterable[str]
+) -> dict[str, tuple[Session[Any], str]]:
+    """The requests that these events of the session asked, those that are of it and did."""
+    requests: dict[str, tuple[Session[Any], str]] = {}
+    for event in await session.read_ids(list(wanted)):
+        request = (event.data or {}).get("request_id")
+        if isinstance(request, str):
+            requests[event.id] = (session, request)
+    return requests
 
 
 async def with_files(call: WireCall, event: Json) -> Json:
@@ -405,6 +421,9 @@ def _part(block: object, known: Sequence[str]) -> Json:
         _checked_text(source, name, f"source of the type {named}")
     if kind == "image" and named != "file":
         return {"type": "image", **{each: source[each] for each in sources[named]}}
+    for name in ("title", "context"):
+        if block.get(name) is not None:
+            _checked_text(block, name, kind)
     if named == "text":  # the only one that there is
         source = {**source, "media_type": "text/plain"}
     return {"type": "data", "data": {**block, "source": dict(source)}}

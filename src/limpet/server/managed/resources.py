@@ -88,8 +88,13 @@ async def retrieve(call: WireCall) -> Answer:
 
 @describe(response=ResourceForm)
 async def update(call: WireCall) -> Answer:
-    """A token is not kept here, so there is only the time to change."""
+    """A token is not kept here, so there is only the time to change: of a repository, which is what
+    has a token."""
     await call.body(ResourceUpdate)
+    session = await load(call)
+    resource = _named(form_of(call, session.head, session.values)["resources"], call.path("id"))
+    if resource["type"] != "github_repository":
+        raise InvalidInput(f"a resource of the type {resource['type']} has no token to change.")
     id, now = call.path("id"), rfc3339(call.lp.now())
     await _change(
         call,

@@ -34,7 +34,7 @@ from limpet.model.facts.running.budgets import MILLION, Budget, granted
 from limpet.model.facts.running.runs import STATUSES
 from limpet.model.lease import status_at
 from limpet.server import ids
-from limpet.server.managed import shelf
+from limpet.server.managed import parts, shelf
 from limpet.server.managed.agents import (
     DEFAULT_ENVIRONMENT,
     SERVICE_ACCOUNT,
@@ -166,16 +166,19 @@ async def _created(call: WireCall, body: SessionCreate, id: str, digest: str | N
         "metadata": shelf.check_metadata(body.metadata),
         "resources": await resources_of(call, body.resources),
         "vault_ids": await _vaults(call, body.vault_ids),
-        "budget": body.budget,
+        "budget": None,
         "request": digest,
     }
+    budget = None
+    if body.budget is not None:
+        budget, managed["budget"] = _checked_budget(body.budget)
     labels = {"agent_id": agent["id"], "agent_version": str(agent["version"])}
     labels["environment_id"] = body.environment_id
     events = [draft_of(await with_files(call, each)) for each in body.initial_events]
     async with call.lp.commit() as c:
         new = c.create(call.app, call.user, id, state={MANAGED: managed}, labels=labels)
-        if body.budget is not None:
-            c.record(new, granted(_budget(body.budget)))
+        if budget is not None:
+            c.record(new, granted(budget))
         for draft in events:
             c.append(new, draft.type, draft.data)
     return new.key
@@ -226,12 +229,17 @@ async def _vaults(call: WireCall, ids: Sequence[str]) -> list[str]:
     return list(ids)
 
 
-def _budget(given: Mapping[str, Any]) -> Budget:
+def _checked_budget(given: Mapping[str, Any]) -> tuple[Budget, Json]:
+    """A budget, and what the wire shows of it. Raises InvalidInput."""
     try:
+        if given.get("type", "limit") != "limit":
+            raise ValueError
         amount = given["max_list_cost"]
         if isinstance(amount, Mapping) and amount.get("currency", "USD") != "USD":
             raise ValueError
-        return Budget(cost=float(amount["amount"] if isinstance(amount, Mapping) else amount))
+        cost = amount["amount"] if isinstance(amount, Mapping) else amount
+        shown = {"type": "limit", "max_list_cost": {"amount": str(cost), "currency": "USD"}}
+        return Budget(cost=float(cost)), shown
     except (KeyError, TypeError, ValueError):
         form = '{"type": "limit", "max_list_cost": {"amount": "1.50", "currency": "USD"}}'
         raise InvalidInput(f"budget is an object as in {form}.") from None
@@ -256,7 +264,15 @@ async def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
     if kind not in needs or not isinstance(given.get(needs[kind]), str) or not given[needs[kind]]:
         known = ", ".join([f"{name} (with {field})" for name, field in needs.items()])
         raise InvalidInput(f"a resource is of the type {known}.")
-    kept = {name: value for name, value in given.items() if name != "authorization_token"}
+    parts.check(given, parts.ResourcePart, f"a resource of the type {kind}")
+    checkout = given.get("checkout")
+    if checkout and checkout.get({"branch": "name", "commit": "sha"}[checkout["type"]]) is None:
+        raise InvalidInput("checkout is a branch with its name, or a commit with its sha.")
+    kept = {
+        name: value
+        for name, value in given.items()
+        if value is not None and name != "authorization_token"
+    }
     if kind == "file":
         await find_file(call, given["file_id"])
         kept.setdefault("mount_path", f"/mnt/session/uploads/{given['file_id']}")
@@ -400,7 +416,8 @@ async def update(call: WireCall) -> Answer:
         return {MANAGED: managed}
 
     if budget is not None:
-        await _raise_budget(session, _budget(budget))
+        wanted, budget = _checked_budget(budget)
+        await _raise_budget(session, wanted)
     await session.update(changed, type=UPDATED, data={"changed": sorted(given)})
     return await shown(call, session.key)
 

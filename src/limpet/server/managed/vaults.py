@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import DocumentNotFound, InvalidInput
 from limpet.server.forms import PageForm
-from limpet.server.managed import shelf
+from limpet.server.managed import parts, shelf
 from limpet.server.managed.forms import CredentialForm, DeletedForm, VaultForm
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint
 from limpet.server.openapi import describe
@@ -32,13 +32,6 @@ _SHOWN: Final = frozenset(
     )
 )
 _INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
-# The kinds of credentials, with the texts that each has to have.
-_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "static_bearer": ("token", "mcp_server_url"),
-    "mcp_oauth": ("access_token", "mcp_server_url"),
-    "environment_variable": ("secret_name", "secret_value"),
-}
-_NETWORKING: Final = ("unrestricted", "limited")
 
 
 class VaultCreate(msgspec.Struct):
@@ -161,18 +154,13 @@ async def create_credential(call: WireCall) -> Answer:
 def _check_auth(auth: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless it is one of the kinds, with all that it has to have."""
     kind = str(auth.get("type"))
-    if kind not in _KINDS:
-        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
-    for name in _KINDS[kind]:
-        if not isinstance(auth.get(name), str):
-            raise InvalidInput(f"auth of the type {kind} has a {name}, a text.")
+    if kind not in parts.CREDENTIALS:
+        raise InvalidInput(f"auth has one of the types {', '.join(parts.CREDENTIALS)}.")
+    parts.check(auth, parts.CREDENTIALS[kind], f"auth of the type {kind}")
     if kind == "environment_variable":
-        networking = auth.get("networking")
-        if not isinstance(networking, Mapping) or networking.get("type") not in _NETWORKING:
-            known = " or ".join(_NETWORKING)
-            raise InvalidInput(f"networking of a credential is an object of the type {known}.")
-    if not isinstance(auth.get("injection_location"), Mapping | None):
-        raise InvalidInput("injection_location of a credential is an object.")
+        networking = auth["networking"]
+        if networking["type"] == "limited" and networking.get("allowed_hosts") is None:
+            raise InvalidInput("networking of the type limited has allowed_hosts, a list.")
 
 
 @describe(response=PageForm[CredentialForm])
@@ -227,7 +215,7 @@ def _credential(document: Document) -> Json:
     form |= {"id": id, "vault_id": vault, "auth": _shown(form["auth"])}
     if form["auth"].get("type") == "environment_variable":
         given = form["auth"].get("injection_location") or {}
-        form["auth"]["injection_location"] = {**_INJECTED, **given}
+        form["auth"]["injection_location"] = {**_INJECTED, **_given(given)}
     return form
 
 

@@ -90,6 +90,7 @@ _THINGS: Final = {
     "skills": "skill",
 }
 _LABEL: Final = "labels["
+_LATEST_US: Final = 253_402_300_799_000_000  # the last second of the year 9999
 _KEY_CHARS_MAX: Final = 255
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
@@ -245,7 +246,9 @@ class WireCall:
             at = datetime.fromisoformat(text.replace(" ", "+"))
         except ValueError:
             raise InvalidQuery(f"{name} is a time, as in 2026-11-17T12:00:00Z") from None
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        # With its time zone it may lie outside of all years that there are.
+        return max(0, min(int(seconds * 1_000_000), _LATEST_US))
 
     def labels(self) -> dict[str, str]:
         """The values of `labels[name]=`."""

@@ -61,12 +61,14 @@ def routes(service: Service) -> list[BaseRoute]:
 
     async def home(_: Request) -> Response:
         # Relative: a proxy may serve all of this below a prefix.
-        return Response(status_code=307, headers={**_HEADERS, "location": "studio"})
+        return _moved("studio")
 
     async def shell(request: Request) -> Response:
         return _answer(request, static["index.html"])
 
     async def file(request: Request) -> Response:
+        if request.path_params["name"] == "index.html":  # what it names lies below /studio
+            return _moved("../studio")
         content = static.get(request.path_params["name"])
         if content is None:
             return error_response(RouteNotFound(f"GET {request.url.path[:200]}"))
@@ -127,6 +129,10 @@ def _answer(request: Request, file: StaticFile) -> Response:
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(file.body, headers=headers)
     return Response(file.packed, headers={**headers, "content-encoding": "gzip"})
+
+
+def _moved(location: str) -> Response:
+    return Response(status_code=307, headers={**_HEADERS, "location": location})
 
 
 async def _body(request: Request) -> bytes:

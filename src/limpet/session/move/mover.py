@@ -807,9 +807,10 @@ async def finish_moves(services: Services) -> tuple[int, list[tuple[Key, Excepti
             done += await _finish_departure(services, nodes, departure_of)
         except Exception as error:  # a node that is out of reach must stop no other work
             failed.append((departure_of.key, error))
+    silent: set[str] = set()  # nodes that cannot be asked
     for head in await arriving(services):
         try:
-            done += await finish_arrival(services, head)
+            done += await finish_arrival(services, head, silent)
         except Exception as error:
             failed.append((head.key, error))
     await _drop_old_stages(services)
@@ -853,12 +854,13 @@ async def _is_arriving(services: Services, head: Head) -> bool:
     return await here.expects(_Member(head, away["epoch"]).arrival(away["from"]))
 
 
-async def finish_arrival(services: Services, head: Head) -> bool:
+async def finish_arrival(services: Services, head: Head, silent: set[str]) -> bool:
     """Let a session arrive whose whole log is here, with those that left in one commit with it:
     all of them took their keys together. False if the epoch was refused.
 
     This store arrives under the name that it was moved to by. A source that it can ask may have
-    reclaimed the session meanwhile: then its epoch is refused.
+    reclaimed the session meanwhile: then its epoch is refused. A node that cannot be asked joins
+    `silent`.
     """
     away, nodes = departure(head.facts), services.nodes
     assert away is not None
@@ -873,7 +875,7 @@ async def finish_arrival(services: Services, head: Head) -> bool:
             at = (own["epoch"], own["from"], each.version, each.link)
             family.append(Arrival(each.key, each.uid, *at))
     arrivals = Arrivals(services, away["to"])
-    if family and await was_reclaimed(nodes, head):
+    if family and await was_reclaimed(nodes, head, silent):
         decision = await arrivals.refuse(family, "its source has reclaimed the session")
         if decision == "refused":
             return False

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from limpet.errors import (
-    DocumentConflict,
     LimpetError,
     ReclaimRefused,
     SessionArchived,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 _ASK_SECONDS: Final = 5.0
 _ASKED_TOGETHER: Final = 16
-_REMEMBERED: Final = 8  # reclaims of one session
 _UNREACHABLE: Final = (StoreError, OSError, TimeoutError)
 
 
@@ -90,7 +88,7 @@ async def reclaim(services: Services, said: Statement) -> Reclaimed:
     Raises ReclaimRefused if it is not away so, or if the target can be asked; and what a load
     raises if nothing of the session is here.
     """
-    errors = (SessionConflict, SessionDeleted, DocumentConflict)  # a mover or a sweep was faster
+    errors = (SessionConflict, SessionDeleted)  # a mover or a sweep was faster
     return await retrying(lambda: _reclaim(services, said), *errors)
 
 
@@ -110,7 +108,7 @@ async def _reclaim(services: Services, said: Statement) -> Reclaimed:
         fact = reclaimed(nodes.name, each.facts["departed"], said.reason)
         draft = journal.prepare(fact, said.actor)
         commits.append(Commit(each.key, (draft,), each.version, uid=each.uid))
-        puts.append(await _remembered(journal, each, draft))
+        puts.append(_remembered(journal, each, draft))
     await commit_puts(journal, commits, puts)
     for each in family:
         await settle_departure(journal, each.key, each.uid, last_epoch(each.facts))
@@ -189,21 +187,23 @@ async def _refuse_reachable(services: Services, nodes: Nodes, head: Head) -> Non
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """A session that was reclaimed here, from whom, and by which event."""
+    """The last reclaim of a session here, from whom, and by which event. Every copy that a lost
+    store has is from before it, also that of a store which was lost earlier."""
 
     key: Key
     uid: str
     event: str
     lost: str
-    epoch: int  # that the lost store was left for
 
 
 class _Form(msgspec.Struct, frozen=True):
-    """The document of a session: its reclaims as (event, lost, epoch), the newest last."""
+    """The document of a session; `epoch` is the one in which it left for the lost store."""
 
     owner: tuple[str, str]
     uid: str
-    reclaims: tuple[tuple[str, str, int], ...]
+    event: str
+    lost: str
+    epoch: int
 
 
 def reclaims(journal: Journal, key: Key) -> Internal:
@@ -211,16 +211,12 @@ def reclaims(journal: Journal, key: Key) -> Internal:
     return Internal(journal, RECLAIMS.removeprefix("$$"), owner=(key.app, key.user))
 
 
-async def _remembered(journal: Journal, head: Head, draft: Prepared) -> Put:
-    """Return the document of this reclaim and of those before."""
-    documents, key, away = reclaims(journal, head.key), head.key, head.facts["departed"]
-    document = await documents.find(key.id)
-    form = None if document is None else documents.decoded(document, _Form)
-    before = form.reclaims if form is not None and form.uid == head.uid else ()
-    made = (*before, (draft.id, away["to"], away["epoch"]))[-_REMEMBERED:]
-    value = {"owner": [key.app, key.user], "uid": head.uid, "reclaims": [list(e) for e in made]}
-    version = 0 if document is None else document.version
-    return Put(documents, key.id, value, expect=version, actor=draft.actor)
+def _remembered(journal: Journal, head: Head, draft: Prepared) -> Put:
+    """Return the document of this reclaim."""
+    key, away = head.key, head.facts["departed"]
+    form = _Form((key.app, key.user), head.uid, draft.id, away["to"], away["epoch"])
+    value = msgspec.to_builtins(form)
+    return Put(reclaims(journal, key), key.id, value, actor=draft.actor)
 
 
 async def _all_reclaims(journal: Journal) -> AsyncIterator[list[Reclaim]]:
@@ -233,16 +229,15 @@ async def _all_reclaims(journal: Journal) -> AsyncIterator[list[Reclaim]]:
                 form = msgspec.convert(page.states.get(head.key, EMPTY).get(VALUE), _Form)
             except msgspec.ValidationError:
                 continue  # of another release
-            key = Key(*form.owner, head.key.id)
-            taken += [Reclaim(key, form.uid, *each) for each in form.reclaims]
+            taken.append(Reclaim(Key(*form.owner, head.key.id), form.uid, form.event, form.lost))
         yield taken
 
 
-async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
+async def was_reclaimed(nodes: Nodes, head: Head, silent: set[str]) -> bool:
     """True if the node that a session came from says that it has reclaimed it since. False if it
-    cannot be asked."""
+    cannot be asked: then it is added to `silent`, and not waited for again."""
     away = head.facts["departed"]
-    if not nodes.knows(away["from"]):
+    if not nodes.knows(away["from"]) or away["from"] in silent:
         return False
     try:
         async with asyncio.timeout(_ASK_SECONDS):
@@ -250,11 +245,11 @@ async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
             documents = reclaims(there.journal, head.key)
             document = await documents.find(head.key.id)
     except (LimpetError, OSError, TimeoutError):
+        silent.add(away["from"])
         return False
     form = None if document is None else documents.decoded(document, _Form)
-    if form is None or form.uid != head.uid:
-        return False
-    return any([epoch == away["epoch"] for _, _, epoch in form.reclaims])
+    # Its epochs rise: what it has taken back since an earlier one left, too.
+    return form is not None and form.uid == head.uid and form.epoch >= int(away["epoch"])
 
 
 # --- for the doctor ------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class OverviewLaws:
         await add(store, key("away"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
 
     async def test_what_has_departed_is_not_here(self, store: OverviewStore) -> None:
-        """An answer to it would be refused. The others follow each other without a hole."""
+        """An answer given here would be refused. The others follow each other without a hole."""
         for name in ("a1", "a2", "a3"):
             await wait(store, key(name), asking("x"))
         await add(store, key("a2"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
@@ -197,7 +197,7 @@ class OverviewLaws:
         await self._one_of_each(store)
         heads = (await store.heads(Query(), cursor=None, limit=ALL)).items
         monkeypatch.setattr(limits, "SCAN_MAX", most)
-        monkeypatch.setattr(limits, "WALK_MAX", most)
+        monkeypatch.setattr(limits, "WALK_MAX", most + 1)
         now, met = store.now_us(), 0
         for query in (
             *[Query(status=status, reverse=False) for status in STATUSES],
