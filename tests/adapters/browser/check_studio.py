@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwrig
 import limpet
 from limpet.graph import END, GraphBuilder, State, approve, as_harness
 from tests.support.browser import RUN, launched, served_by, studio_of
+from tests.support.examples import tries
 from tests.support.studio_sample import HOSTILE, charging, order_graph
 
 ADA = "user:ada"
@@ -79,15 +80,16 @@ class Visitor:
     def __init__(self, browser: Browser, link: str) -> None:
         self._browser, self._url = browser, link.split("#")[0]
         self.wrong: list[str] = []  # errors of scripts
-        self._contexts: list[Any] = []
+        self._signed_in: Any = None
+        self._contexts: dict[str, Any] = {}  # by how they look: to begin one takes a second
         page = self._context().new_page()
         page.goto(link)
         page.get_by_role("heading", name="Fleet").wait_for()
-        self._signed_in = self._contexts[0].storage_state()
+        self._signed_in = page.context.storage_state()
         page.close()
 
     def __call__(self, place: str = "#/fleet", **how: Any) -> Page:
-        context = self._context(storage_state=self._signed_in, **how) if how else self._contexts[0]
+        context = self._context(**how)
         for each in context.pages:  # a browser has six connections to a server
             each.close()
         page: Page = context.new_page()
@@ -97,13 +99,16 @@ class Visitor:
         return page
 
     def _context(self, **how: Any) -> Any:
-        made = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **how})
-        made.set_default_timeout(SECONDS)
-        self._contexts.append(made)
-        return made
+        name = json.dumps(how, sort_keys=True)
+        if name not in self._contexts:
+            how = {"viewport": {"width": 1280, "height": 800}, **how}
+            made = self._browser.new_context(storage_state=self._signed_in, **how)
+            made.set_default_timeout(SECONDS)
+            self._contexts[name] = made
+        return self._contexts[name]
 
     def close(self) -> None:
-        for each in self._contexts:
+        for each in self._contexts.values():
             each.close()
         assert self.wrong == []
 
@@ -1558,9 +1563,16 @@ def test_a_page_that_comes_late_does_not_replace_a_newer_one(look: Visitor) -> N
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_pages_are_accessible_and_fit(look: Visitor, scheme: str, width: int) -> None:
+# Colors do not depend on the width, nor the layout on the colors.
+@pytest.mark.deeper
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    tries(
+        [(1280, "light"), (390, "dark")],
+        [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")],
+    ),
+)
+def test_pages_are_accessible_and_fit(look: Visitor, width: int, scheme: str) -> None:
     """axe finds nothing wrong, and nothing is wider than the window."""
     how = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
     for place in ACCESSIBLE:

@@ -27,9 +27,9 @@ def python() -> Path:
         pytest.skip(f"the studio is not tested here: {error}")
 
 
-@pytest.mark.parametrize("part", [f"{n}/6" for n in range(6)])
+@pytest.mark.parametrize("part", [f"{n}/4" for n in range(4)])
 def test_the_studio_in_a_browser(python: Path, part: str) -> None:
-    """Every test of every suite passes; in six runs, each within the limit of one test."""
+    """Every test of every suite passes; in four runs, each within the limit of one test."""
     suites = sorted(str(file.relative_to(venvs.ROOT)) for file in HERE.glob("check_*.py"))
     assert suites
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings="]
