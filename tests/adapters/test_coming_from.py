@@ -84,6 +84,19 @@ asyncio.run(main())
 """
 
 
+def test_items_of_another_session_of_openai_agents_come_along(tmp_path: Path) -> None:
+    """The program on the page, twice, after the one whose database it reads."""
+    try:
+        interpreter = venvs.python_of("openai-agents")
+    except venvs.NotInstalled as error:
+        pytest.skip(f"openai-agents is not tested here: {error}")
+    for name in ("before.py", "bring.py", "bring.py"):
+        program = titled(f"{FOLDER}/openai-agents.md", name)
+        (tmp_path / name).write_text(f"import os\nos.chdir({str(tmp_path)!r})\n{program}")
+        code, said = venvs.run(interpreter, str(tmp_path / name), timeout=240)
+        assert (code, said) == (0, "['user', 'assistant']\n")
+
+
 def test_threads_of_another_saver_of_langgraph_come_along_whole(tmp_path: Path) -> None:
     """The program on the page: histories are the same, an interrupt is answered, and runs go on."""
     try:
