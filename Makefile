@@ -38,6 +38,7 @@ demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and
 demo-cluster: $(READY) ## Three servers: the primary is killed under load, and nothing acknowledged is lost
 	@$(BIN)/python examples/demo_cluster.py
 
+# With `auto` a worker more than there are cores: see tests/conftest.py.
 test: $(READY) ## Run every test that needs no agent framework, on every core
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal --ignore tests/adapters; code=$$?; \
 	echo 'Left out: suites with agent frameworks or a browser (make adapters), long ones (make torture).'; \

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import limpet
 from tests.support import examples, postgres, processes, scratch, seeds, tiers
 
+gc.disable()  # until the tests are collected
 processes.heed_interrupts()
 scratch.prefer_memory()
 # What a runner asks of its own output is not for the commands under test.
@@ -31,6 +32,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("limpet")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are cores: some test always waits for a lease or another process.
+
+    `make quick` has none of these.
+    """
+    if examples.in_a_hurry() or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 1 + len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,10 +64,11 @@ def pytest_collection_finish() -> None:
     """Take the tests themselves out of what the garbage collector goes through.
 
     They are half a million objects that stay for the whole run; every full collection would visit
-    each of them.
+    each of them, while they are collected as well as afterwards.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

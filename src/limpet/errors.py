@@ -628,9 +628,9 @@ class SessionArchived(SessionError, code="session.archived", status=410):
 
 
 class SessionMoved(SessionError, code="session.moved", status=410):
-    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or open this store
-    with nodes= and follow_moves=True; if {to} is lost for good, an admin takes the session back
-    with lp.reclaim."""
+    template = """session {key} has moved to {to} (epoch {epoch}). Open it there, or with lp.get of
+    a store that was opened with nodes= and follow_moves=True; if {to} is lost for good, an admin
+    takes the session back with lp.reclaim."""
     key: object
     to: str
     epoch: int
@@ -693,11 +693,22 @@ class SessionNotLoaded(SessionError, code="session.not_loaded"):
 
 
 class SessionCorrupt(SessionError, code="session.corrupt", status=500):
-    template = """stored data of session {key} is damaged: {reason}. Run lp.maintenance.verify for
-    details, then restore the store from a backup, or open the backup and copy the session's state
-    from it."""
     key: object
     reason: str
+
+    def _describe(self) -> str:
+        if self.reason.endswith("no seal was given to open it"):
+            return (
+                f"session {self.key} cannot be read: {self.reason}. Open the store with its keys."
+            )
+        # Without its keys a sealed body is as unreadable as a damaged one.
+        unread = self.reason.endswith("cannot be read")
+        keys = "If the store is sealed, open it with its keys. " if unread else ""
+        return (
+            f"stored data of session {self.key} is damaged: {self.reason}. {keys}Run "
+            "lp.maintenance.verify for details, then restore the store from a backup, or open the "
+            "backup and copy the session's state from it."
+        )
 
 
 class SessionSchemaViolation(
@@ -1064,8 +1075,8 @@ class ScopeFull(StateError, code="scope.full"):
 
 
 class TooLittleFeedback(StateError, code="feedback.too_little"):
-    template = """only {found} sessions have feedback; training needs at least {minimum}. Nothing
-    was changed: train again when users have rated more sessions."""
+    template = """only {found} of the sessions that were measured have feedback; training needs at
+    least {minimum}. Measure new sessions with run(once=True), or wait for more feedback."""
     found: int
     minimum: int
 

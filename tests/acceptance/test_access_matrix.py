@@ -361,6 +361,10 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
         "move": ("move", lambda c: _moved(c)),
         "prestage": ("move", lambda c: _prestaged(c)),
         "drain": ("app policy", lambda c: _drained(c)),
+        "reclaim": (
+            "app policy",
+            lambda c: c.lp.reclaim(c.key, target_is_lost="x", epoch=1, reason="lost"),
+        ),
         "home": ("inspect", lambda c: c.lp.home(c.key)),
         "delete": ("erase", lambda c: c.lp.delete(c.key)),
         "delete missing": ("erase", lambda c: c.lp.delete(*parts(c), "missing")),

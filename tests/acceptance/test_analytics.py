@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,19 @@ from limpet.analytics import analytics, folding
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.metrics import HOUR_US, SessionFold, begin, fold_event
 from limpet.analytics.report import hourly, html_page, sparkline
-from limpet.analytics.rollup import ALL, DAY, HOUR, MONTH, CellKey, CellTally, Horizons, pack
-from limpet.analytics.tables import Cells, Table, Tallies, window_columns
+from limpet.analytics.rollup import (
+    ALL,
+    DAY,
+    HOUR,
+    INDEX,
+    MONTH,
+    CellKey,
+    CellTally,
+    Horizons,
+    month_start,
+    pack,
+)
+from limpet.analytics.tables import Cells, Table, Tallies, group_columns, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
@@ -182,6 +194,55 @@ async def test_an_attempt_after_an_error_is_a_repair(
     assert seen.quality.error_rate == pytest.approx(1 / 2)
 
 
+async def test_feedback_is_processed_without_a_turn(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """The agent is not asked to answer a thumb, and a harness that reads texts does not fail."""
+    s = await spoken(lp, "done")
+    await s.append("user.feedback", {"thumb": "up"})
+
+    async def echo(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            await s.append("user.feedback", {"thumb": "down"})
+            assert await turn.news() == ()
+            await turn.say(message.data["text"])
+
+    assert (await lp.wake(s.key, echo)).reason == "settled"
+    await s.refresh()
+    assert (await s.pending(), s.status, s.stop_reason) == ((), "idle", "end_turn")
+    await s.append("user.feedback", {"thumb": "up"})
+    await s.append("user.message", {"text": "more"})
+    await limpet.Worker(lp, echo, app="support", idle_exit=True, max_turns=5).run()
+    await s.refresh()
+    assert await s.pending() == ()
+    assert s.runs.usage.turns == (await an.session(s.key)).interaction.turns == 2
+    assert (await an.session(s.key)).rating == 0
+
+
+async def test_a_child_with_feedback_ends_as_its_turn_did(lp: limpet.Limpet) -> None:
+    """Feedback that comes while its last turn runs does not make it an interrupted one."""
+    rated: list[limpet.Key] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.session.app == "helper":
+            rated.append(turn.session.key)
+            await lp.session(turn.session.key).append(
+                "user.feedback", {"thumb": "up"}, actor="user:ada"
+            )
+            await turn.say("found")
+            return
+        child = await turn.delegate("helper", "look")
+        await turn.say(str(await child.result()))
+
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+    for app in ("support", "helper", "helper", "support"):
+        await limpet.Worker(lp, harness, app=app, idle_exit=True).run()
+    (ended,) = await s.read(types=["session.child_ended"])
+    assert ended.data["stop_reason"] == "end_turn"
+    assert len(rated) == 1
+
+
 @pytest.mark.parametrize(
     "said",
     [{"cost": 1e15}, {"cost": 1.1e6}, {"usage": {"input": 2**53 - 1, "output": 2**40}}],
@@ -213,6 +274,15 @@ def test_absurd_times_count_as_long_as_a_sum_can_hold() -> None:
     assert (row["sessions"], row["mean_duration"]) == (1_000, 2**48 / 1e6)
 
 
+def test_sums_beyond_64_bits_stop_nobody() -> None:
+    """Of millions of such events: the column is wrong, and the others are not."""
+    many = CellTally.empty()
+    many.sums[INDEX["tokens_input"]], many.sums[INDEX["sessions"]] = 2**70, 1
+    columns = group_columns(Tallies([pack(many)] * 3, [0, 0, 1], 2))
+    assert columns["sessions"] == [2, 1]
+    assert all([tokens > 2**59 for tokens in columns["tokens_input"]])
+
+
 async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> None:
     """The error rate of a group is errors over calls of all its sessions, not a mean of rates."""
     await spoken(lp, ["search"], "done", user="ada", task_type="refund")
@@ -232,6 +302,7 @@ async def test_groups_are_pooled(lp: limpet.Limpet, an: limpet.Analytics) -> Non
     table = await an.by("task_type", app="support", window="day")
     assert table.columns[:2] == ("task_type", "window")
     json.dumps(table.plain)
+    assert tuple(table) == table.rows
     assert len(await an.by("user", app="nothing")) == 0
     assert sum((await an.by("user", app=None)).column("sessions")) == 3
     with pytest.raises(InvalidInput):
@@ -365,6 +436,21 @@ async def test_an_erased_user_leaves_nothing(lp: limpet.Limpet, an: limpet.Analy
         await an.session(s.key)
 
 
+async def test_an_app_is_not_taken_for_another_that_has_its_id_now(tmp_path: Path) -> None:
+    """Not by a process that has looked at the app, while another one removed it from the file."""
+    writer, reader = (AnalyticsFile(tmp_path / "analytics.db") for _ in range(2))
+    gone = _synthetic(490_000 * HOUR_US, "s1")
+    later = msgspec.structs.replace(_synthetic(490_000 * HOUR_US, "s2"), app="later")
+    for fold, times, left in ((gone, 1, 1), (gone, -1, 0), (later, 1, 0)):
+        writer.changed_elsewhere()
+        with writer.commit() as c:
+            for key, tally in folding.tallies_of(fold).items():
+                c.add(key, tally, times)
+        assert len(reader.totals("support", "task_type", 9).table("task_type")) == left
+    writer.close()
+    reader.close()
+
+
 async def test_the_name_of_an_erased_user_is_nowhere_in_the_file(
     lp: limpet.Limpet, tmp_path: Path
 ) -> None:
@@ -478,8 +564,10 @@ async def test_a_session_that_moved_away_stops_nobody(tmp_path: Path) -> None:
         assert (await there.session(moved.key)).quality == (await an.session(moved.key)).quality
 
 
-async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None:
-    """What was folded of events that the backup does not have is taken out."""
+@pytest.mark.parametrize("by", ["restore", "copy"])
+async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path, by: str) -> None:
+    """What was folded of events that the backup does not have is taken out, also by who copied
+    the file and so gave the store positions that it never issued."""
     url, analytics = f"sqlite:///{tmp_path}/s.db", f"sqlite:///{tmp_path}/a.db"
     async with limpet.open(url) as lp:
         kept = await lp.create("support", "ada", "kept", actor="user:ada")
@@ -490,8 +578,12 @@ async def test_a_store_that_was_put_back_is_folded_again(tmp_path: Path) -> None
         await lp.create("support", "bob", "lost", actor="user:bob")
         async with limpet.Analytics(lp, analytics) as an:
             await an.run(once=True)
-    limpet.restore(tmp_path / "backup.db", url, replace=True)
+    if by == "restore":
+        limpet.restore(tmp_path / "backup.db", url, replace=True)
+    else:
+        url = f"sqlite:///{tmp_path}/backup.db"
     async with limpet.open(url) as lp, limpet.Analytics(lp, analytics) as an:
+        await an.run(once=True)
         await lp.session("support", "ada", "kept").append(
             "user.message", {"text": "after"}, actor="user:ada"
         )
@@ -535,6 +627,40 @@ async def test_the_newest_sessions_of_an_app_are_found_by_an_index(an: limpet.An
         c.put_folds(folds)
     assert [fold.id for fold in an.file.recent("small", 2)] == ["s1", "s2"]
     assert [fold.id for fold in an.file.recent(None, 2)] == ["s28", "s29"]
+
+
+def test_ids_of_what_was_erased_lead_nobody_to_others(tmp_path: Path) -> None:
+    """Another process erases an app, and the next one gets its id: who has read or written the
+    first one finds nothing of the second."""
+    path = tmp_path / "analytics.db"
+    with closing(AnalyticsFile(path)) as one, closing(AnalyticsFile(path)) as other:
+
+        def add(file: AnalyticsFile, app: str, times: int = 1) -> None:
+            fold = _synthetic(490_000 * HOUR_US, "s1")
+            fold.app, fold.user = app, f"user of {app}"
+            file.changed_elsewhere()
+            with file.commit() as c:
+                for key, tally in folding.tallies_of(fold).items():
+                    c.add(key, tally, times)
+
+        def users(app: str) -> list[str]:
+            return one.totals(app, "user", 9).values
+
+        add(one, "bank")
+        add(one, "shop")
+        assert users("shop") == ["user of shop"]
+        add(other, "shop", -1)
+        add(other, "zoo")
+        assert (users("shop"), users("zoo")) == ([], ["user of zoo"])
+        add(one, "shop")
+        assert (users("shop"), users("zoo")) == (["user of shop"], ["user of zoo"])
+
+
+def test_opening_a_file_again_writes_nothing(tmp_path: Path) -> None:
+    """A report that opens it would send the process that folds back to what it has read."""
+    path = tmp_path / "analytics.db"
+    with closing(AnalyticsFile(path)) as one, closing(AnalyticsFile(path)):
+        assert not one.changed_elsewhere()
 
 
 def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
@@ -616,6 +742,7 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     assert len(kept.starts) < len(hours.starts) / 4
     for cells in (hours, kept):
         assert list(cells.pooled["turns"]) == [len(folds)]
+    await _since_the_middle_of_windows(an, to)
     ranged = an.file.ranged("support", "task_type", 0, 2**40, 10_000)
     assert ranged.table("task_type") == an.file.totals("support", "task_type", 1).table("task_type")
     with an.file.commit() as c:  # taken out again, also of what was rolled up
@@ -625,6 +752,25 @@ async def test_windows_grow_coarser_and_keep_their_sums(
     assert len(await an.by("task_type", app="support")) == 0
     for (_, dimension, *_), tally in cells_of(an.file).items():
         assert (dimension, any(tally.sums)) == ("window", False)  # of a peak, a number stays
+
+
+async def _since_the_middle_of_windows(an: limpet.Analytics, kept: Horizons) -> None:
+    """The window that a range begins in is a part of it, however coarse it has become."""
+
+    async def sessions(dimension: Any, hour: float) -> int:
+        since = datetime.fromtimestamp(hour * 3_600, UTC)
+        table = await an.by(dimension, app="support", since=since)
+        return sum(table.column("started" if dimension == "window" else "sessions"))
+
+    newest = 490_000 + 24 * 40 - 1
+    assert await sessions("task_type", newest + 0.5) == 1
+    assert await sessions("user", newest + 0.5) == newest % 24 + 1
+    assert await sessions("task_type", kept.day - 1) == newest - kept.day + 1 + 24
+    whole = await sessions("task_type", kept.month)
+    for dimension in ("task_type", "window"):
+        month = await sessions(dimension, kept.month - 1) - whole
+        assert month == kept.month - month_start(kept.month - 1)
+    assert await sessions("task_type", newest + 1) == 0
 
 
 def _synthetic(at_us: int, id: str) -> SessionFold:
@@ -737,7 +883,8 @@ async def test_an_intervention_is_suggested_once(lp: limpet.Limpet) -> None:
 
 
 async def test_a_schedule_trains_by_itself(lp: limpet.Limpet) -> None:
-    """When it is due and there is new feedback of enough sessions, and not again before."""
+    """When it is due and there is new feedback of enough sessions, and not again before: nor by
+    another process, which begins with a file of its own."""
     an = limpet.Analytics(lp, "memory://", minimum=20, retrain=timedelta(days=1))
     await rated(lp, 19)
     await an.run(once=True)
@@ -745,10 +892,11 @@ async def test_a_schedule_trains_by_itself(lp: limpet.Limpet) -> None:
     await rated(lp, 1)
     await an.run(once=True)
     await rated(lp, 2)
-    await an.run(once=True)
-    model = await an.model()
-    assert model is not None
-    assert (model.version, model.sessions) == (1, 20)
+    for each in (an, limpet.Analytics(lp, "memory://", minimum=20, retrain=timedelta(days=1))):
+        await each.run(once=True)
+        model = await each.model()
+        assert model is not None
+        assert (model.version, model.sessions) == (1, 20)
 
 
 async def test_a_model_that_stays_in_its_file(lp: limpet.Limpet) -> None:
@@ -873,6 +1021,7 @@ async def test_two_versions_are_compared_with_intervals(
     rate = found["error_rate"]
     assert rate.difference == pytest.approx(0.5)
     assert rate.differs
+    assert rate in list(found)
     assert not (await an.compare("1", "1", app="support"))["error_rate"].differs
     (drift,) = await an.drift("support")
     assert (drift.a, drift.b, drift["error_rate"]) == ("1", "2", rate)
@@ -1349,12 +1498,19 @@ async def test_scores_of_sessions_turns_and_calls(lp: limpet.Limpet, an: limpet.
     await an.score(s.key, "helpful", 1)
     await an.score(s.key, "helpful", 0.5, turn=use.invocation_id, actor="user:judge")
     await an.score(s.key, "right", 0, call=use.data["request_id"])
+    live = await an.scores(s.key)
+    fork = await s.fork(at=s.version - 1)
+    assert await an.scores(fork.key) == ()
     await an.run(once=True)
+    assert await an.scores(fork.key) == ()
+    await an.score(s.key, "late", 1)
     scores = await an.scores(s.key)
+    assert scores[:3] == live
     assert [(each.name, each.value) for each in scores] == [
         ("helpful", 1),
         ("helpful", 0.5),
         ("right", 0),
+        ("late", 1),
     ]
     assert (scores[1].turn, scores[2].call) == (use.invocation_id, use.data["request_id"])
     seen = await an.session(s.key)
@@ -1374,7 +1530,7 @@ async def test_failing_sessions_are_saved_and_replayed_by_forks(
     found = await an.failing("support")
     assert [each.key for each in found.sessions] == [s.key]
     found.save(tmp_path / "set.json")
-    (again,) = limpet.FailingSet.load(tmp_path / "set.json").sessions
+    (again,) = limpet.FailingSet.load(tmp_path / "set.json")
     session = await lp.get(again.key)
     fork = await session.fork(at=again.at)
     (request,) = await session.read(after=again.request - 1, limit=1)
@@ -1423,6 +1579,36 @@ async def test_prometheus_and_opentelemetry_read_the_same_totals(
     provider.shutdown()
 
 
+async def test_instruments_are_collected_in_a_thread_of_their_own(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """As periodic readers do, also in the middle of a commit; closed analytics have no values."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+
+    async def sessions() -> list[int]:
+        data = await asyncio.to_thread(reader.get_metrics_data)
+        of = [s for r in data.resource_metrics for s in r.scope_metrics] if data else []
+        named = {metric.name: metric.data.data_points for s in of for metric in s.metrics}
+        return [point.value for point in named.get("limpet.sessions", ())]
+
+    async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/analytics.db", retrain=None) as an:
+        an.instrument(provider)
+        await spoken(lp, "done")
+        await an.run(once=True)
+        with an.file.commit() as c:
+            for key, tally in folding.tallies_of(_synthetic(490_000 * HOUR_US, "s1")).items():
+                c.add(key, tally)
+            c.write()
+            assert await sessions() == [1]
+        assert await sessions() == [2]
+    assert await sessions() == []
+    provider.shutdown()
+
+
 def test_hours_without_an_event_are_in_the_report() -> None:
     """48 hours up to now, or up to the newest of a store at rest; days stay days."""
 
@@ -1448,12 +1634,15 @@ async def test_the_page_holds_no_text_of_anybody_as_markup(
     """Names of users, tools and task types are escaped; nothing is loaded from elsewhere."""
     bad = "<script>alert(1)</script>"
     await spoken(lp, "fine", user=bad, task_type=bad, version=bad)
+    await spoken(lp, "fine", task_type="safe\u202e")
     await an.run(once=True)
     page = html_page(await an.report())
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "http" not in page
     assert page.count("<svg") == 6
+    assert "\u202e" not in page
+    assert "safe⟦U+202E⟧" in page
     json.dumps((await an.report("support")).plain)
     assert sparkline([0, None, 4, 8]) == "▁ ▄█"
 
@@ -1532,15 +1721,41 @@ async def test_a_file_of_another_program_is_refused(tmp_path: Path, lp: limpet.L
     """And so is a URL that names no file."""
     import apsw
 
-    conn = apsw.Connection(str(tmp_path / "x.db"))
-    conn.execute("CREATE TABLE t (a)")
-    conn.close()
+    with apsw.Connection(str(tmp_path / "x.db")) as conn:
+        conn.execute("CREATE TABLE t (a)")
     with pytest.raises(limpet.errors.StoreForeign):
         await limpet.Analytics(lp, f"sqlite:///{tmp_path}/x.db").by("user", app="support")
+    assert conn.execute("PRAGMA journal_mode").get == "delete"
+    conn.close()
+    async with limpet.open(f"sqlite:///{tmp_path}/s.db"):
+        pass
+    with pytest.raises(limpet.errors.InvalidURL, match="is a store"):
+        await limpet.Analytics(lp, f"sqlite:///{tmp_path}/s.db").by("user", app="support")
     with pytest.raises(limpet.errors.InvalidURL):
         limpet.Analytics(lp, "postgresql://x")
     with pytest.raises(InvalidInput):
         limpet.Analytics("x", "memory://")  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_a_damaged_file_says_what_to_do(tmp_path: Path, lp: limpet.Limpet) -> None:
+    """Whoever folds or reads it is asked to remove it: the store has what was in it."""
+    path = tmp_path / "analytics.db"
+    async with limpet.Analytics(lp, f"sqlite:///{path}") as an:
+        for number in range(50):
+            await lp.create("support", f"u{number}", actor="user:ada")
+        await an.run(once=True)
+    pages = bytearray(path.read_bytes())
+    for at in range(8192, len(pages), 4096):
+        pages[at : at + 100] = b"\xff" * 100
+    path.write_bytes(pages)
+    for ask in ("by", "run", "failing"):
+        an = limpet.Analytics(lp, f"sqlite:///{path}")
+        with pytest.raises(limpet.errors.StoreCorrupt, match="Remove it"):
+            await getattr(an, ask)(*(["user"] if ask == "by" else []))
+        await an.close()
+    path.write_text("a file of somebody")
+    with pytest.raises(limpet.errors.StoreForeign):
+        await limpet.Analytics(lp, f"sqlite:///{path}").by("user")
 
 
 WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -1611,6 +1826,38 @@ async def test_analytics_follow_a_store_as_it_is_written(
     an.stop()
     await lp.create("support", "bob", actor="user:bob")  # it looks again, and stops
     assert await running > 0
+
+
+async def test_an_outage_of_the_store_stops_nothing(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows a store tries again; what does not pass is raised, and nothing counts twice."""
+    failures = [limpet.errors.StoreFailed("s.db", "gone", "read") for _ in range(3)]
+    take = folding.FeedFold._take
+
+    def failing(of: Any, *args: Any) -> bool:
+        taken = take(of, *args)
+        if failures:
+            raise failures.pop()
+        return taken
+
+    monkeypatch.setattr(folding.FeedFold, "_take", failing)
+    monkeypatch.setattr(analytics, "_HOUSE_SECONDS", 0.01)
+    ended = asyncio.Event()
+    lp.maintenance.on_metric(
+        lambda metric: ended.set() if metric.name == "session.analytics" else None
+    )
+    async with asyncio.timeout(60):
+        s = await spoken(lp, "fine")
+        await s.complete()
+        running = asyncio.ensure_future(an.run())
+        await ended.wait()
+        assert not failures
+        assert (await an.by("user", app="support"))["ada"]["turns"] == 1
+        failures.append(limpet.errors.StoreClosed("s.db"))
+        await lp.create("support", "bob", actor="user:bob")
+        with pytest.raises(limpet.errors.StoreClosed):
+            await running
 
 
 async def test_closing_ends_what_follows_a_store(lp: limpet.Limpet) -> None:

@@ -449,7 +449,7 @@ async def test_what_is_hidden_stays_hidden_from_one_who_comes_again() -> None:
             for seen in (await store.load(s.key, tail=9), answer):
                 assert seen.fields == {"draft": number}
                 assert set(seen.versions) == {"draft"}
-                assert "4711" not in repr(seen)
+                assert TOLD not in repr(seen)
 
 
 # --- ways around a view --------------------------------------------------------------------------
@@ -487,7 +487,7 @@ async def test_a_follower_sees_no_field_that_a_newer_class_hides(
             await newer.update(lambda state: change, actor="admin:root")
             while seen[-1].seq < newer.version:
                 seen.append(await anext(following))
-        assert "4711" not in repr(seen)
+        assert TOLD not in repr(seen)
         assert [op.path for op in seen[-1].ops] == [("amount",)]
         assert types is None or {event.type for event in seen} == {*types}
 

@@ -51,6 +51,17 @@ def test_a_sealed_store_that_is_verified_without_keys_is_not_called_damaged(here
     assert "restore" not in said
 
 
+def test_a_sealed_session_without_keys_is_not_called_damaged_without_a_word_about_them(
+    here: Path,
+) -> None:
+    """A file asks for the keys and for nothing else; what is folded cannot tell, and names both."""
+    said = told(here, "export", "s.db", "support/ada/c1", "c1.limpet", keys=None, code=3)
+    assert "Pass --keys (or LIMPET_KEYS)." in " ".join(said.split())
+    assert "restore" not in said
+    said = told(here, "move", "s.db", "support/ada/c1", "other.db", keys=None, code=3)
+    assert "If the store is sealed, pass --keys (or LIMPET_KEYS)." in " ".join(said.split())
+
+
 def test_a_copy_without_its_ring_says_how_to_name_it(here: Path) -> None:
     """Rather than to wait for a key service; and a store without keys is not told to wait, too."""
     told(here, "backup", "s.db", "copy.db")

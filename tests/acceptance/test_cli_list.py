@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.cli.options import refuse_unknown, refuse_unknown_user
 from tests.support.command import answer, run, run_terminal
 
 
@@ -93,6 +94,18 @@ def test_what_is_said_twice_is_no_question(here: Path) -> None:
     done = run(here, "list", "a.db", "--app", "a", "--app", "b")
     assert done.returncode == 2
     assert "--app is given 2 times. Pass it once." in done.stderr
+
+
+async def test_an_app_whose_newest_session_is_hidden_is_known() -> None:
+    """The first page of a principal may be empty, and the app is still there."""
+    async with limpet.open("memory://") as lp:
+        await lp.create("support", "ada", "seen", actor="user:ada")
+        for number in range(200):
+            apart = limpet.Isolation(model="per_task", task=f"t{number}")
+            await lp.create("support", "ada", f"t{number}", isolation=apart, actor="user:ada")
+        ada = limpet.Principal("user:ada", role="owner", app="support", user="ada")
+        await refuse_unknown(lp.acting_as(ada), "support")
+        await refuse_unknown_user(lp.acting_as(ada), "support", "ada")
 
 
 def test_an_app_without_sessions_is_named_with_those_that_there_are(here: Path) -> None:

@@ -131,7 +131,7 @@ def test_the_demo_runs_on_a_terminal_that_knows_only_ascii(tmp_path: Path) -> No
             id="an event is doubled",
         ),
         pytest.param(
-            "limpet.Report.ok = True", "a backup in which somebody changed", id="blind verify"
+            "limpet.Report.ok = True", "a copy in which one word was changed", id="blind verify"
         ),
     ],
 )

@@ -314,7 +314,7 @@ def test_a_security_review_sees_each_claim_hold(
     lines = [line for line in script.splitlines() if not line.startswith("export")]
     said = {line: reader.types(line) for line in lines}
     assert "access_denied" in said["python review.py"]
-    assert said["grep -c 4711 safe.db || true"] == "0\n"
+    assert said["grep -c 4711-0815 safe.db || true"] == "0\n"
     denied = said["limpet audit safe.db --denied"]
     assert re.search(r"user:eve +read +access_denied +support/ada/c1", denied)
     receipt = said["python receipt_check.py receipt.json --public-key store.pem"]
@@ -324,7 +324,7 @@ def test_a_security_review_sees_each_claim_hold(
     assert re.match(r"valid: a user was erased .*: 1 session, 2 events, 0 names", certificate)
     backup = said[next(line for line in lines if line.startswith("limpet log before.db"))]
     assert backup.count("does not open") == 2
-    assert "4711" not in backup
+    assert "4711-0815" not in backup
     assert "support/ada" not in said["limpet audit safe.db"]
 
 

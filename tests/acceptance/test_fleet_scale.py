@@ -106,9 +106,14 @@ async def test_a_text_is_looked_for_some_thousand_sessions_at_a_time(
                 page = f"&page={found.body['next_page']}"
             id = query[-6:]
             assert looks == ([[id]] if "completed" in query else [[], [id]]), query
-        wrong = await door.get("/limpet/v1/sessions?phase=done")
-        assert wrong.status == 400
-        assert "suspended" in wrong.body["error"]["message"]
+        for wrong, known in (
+            ("phase=done", "suspended"),
+            ("status=busy", "rescheduling"),
+            ("app=shop&by=updated&ready=busy", "blocked"),
+        ):
+            refused = await door.get(f"/limpet/v1/sessions?{wrong}")
+            assert refused.status == 400
+            assert known in refused.body["error"]["message"]
 
 
 async def test_what_sessions_do_is_found_among_all_of_them_at_once(
@@ -203,3 +208,18 @@ async def test_counts_of_an_admin_are_one_statement(store: SQLiteStore) -> None:
         assert seen.by_phase == (await lp.status()).by_phase
         assert (await admin.status("shop")).sessions == (await lp.status("shop")).sessions
         assert (await viewer.status()).sessions == FEW // 40
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+async def test_a_page_by_status_decodes_no_more_heads_than_another(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store without a database decodes each, and nothing else runs in its process meanwhile."""
+    monkeypatch.setattr(limits, "WALK_MAX", 2)
+    url = "memory://" if kind == "memory" else f"files:///{tmp_path}/fleet"
+    async with limpet.open(url) as lp:
+        await grow(lp, 5)
+        pages = [await lp.list(status="running")]
+        while pages[-1].cursor is not None:
+            pages.append(await lp.list(status="running", cursor=pages[-1].cursor))
+    assert len(pages) == 3

@@ -427,6 +427,9 @@ async def test_an_ended_session_moves_and_a_waiting_request_travels(
     await ended.terminate()
     for key in (KEY, ended.key):
         assert (await a.move(key, b)).success
+    assert [(len((await lp.inbox()).items), (await lp.status()).sessions) for lp in pair] == [
+        *((0, 0), (1, 2))
+    ]
     assert (await b.get(ended.key)).phase == "terminated"
     there = await b.get(KEY, actor="user:ada")
     (request,) = there.blocked_on
@@ -434,6 +437,36 @@ async def test_an_ended_session_moves_and_a_waiting_request_travels(
     assert (await b.wake(KEY, asking)).error is None
     assert (await there.refresh()).events
     assert s.key == KEY
+
+
+class _Counted(limpet.State):
+    n: int = 0
+
+
+async def test_what_is_done_to_a_whole_store_leaves_out_what_has_moved(
+    pair: tuple[Limpet, Limpet], tmp_path: Path
+) -> None:
+    """Migrations and files for people go on with the rest, and dead letters are those of here."""
+
+    async def failing(turn: limpet.Turn) -> None:
+        raise ValueError
+
+    a, b = pair
+    for id in ("here", "away"):
+        s = await a.create("support", "ada", id, state=_Counted(n=1), actor="user:ada")
+        await s.append("user.message", {"text": "hi"}, actor="user:ada")
+        while (await a.wake(s.key, failing)).reason != "retries_exhausted":
+            pass
+    assert (await a.move(("support", "ada", "away"), b)).success
+    for lp, key in ((a, "here"), (b, "away")):
+        assert [head.key.id for head in (await lp.work.dead_letters(app="support")).items] == [key]
+    registry = limpet.MigrationRegistry()
+    registry.register("1.0.0", "2.0.0", dict)
+    for apply, fate in ((False, "migratable"), (True, "migrated")):
+        plan = await a.maintenance.migrate(registry, app="support", apply=apply)
+        assert [(each.fate, each.sessions) for each in plan.outcomes] == [(fate, 1)]
+    assert (await a.maintenance.mirror(tmp_path / "mirror")).sessions == 1
+    assert (await b.get("support", "ada", "away")).head.schema_version == "1.0.0"
 
 
 async def test_a_sweep_finishes_what_a_mover_left_and_removes_what_stays_behind() -> None:
@@ -731,8 +764,9 @@ async def test_nodes_have_names_and_never_urls(monkeypatch: pytest.MonkeyPatch) 
             limpet.open("memory://", nodes=places)  # type: ignore[arg-type]
     async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="a") as b:
         await _new(a)
-        for target in (a, b, None, "b"):
-            with pytest.raises(errors.InvalidInput):
+        wrong = ((a, "same store"), (b, "node 'a'"), (None, "another store"), ("b", "Open one"))
+        for target, why in wrong:
+            with pytest.raises(errors.InvalidInput, match=why):
                 await a.move(KEY, target)  # type: ignore[arg-type]
     names = {limpet.Limpet(f"{url}:///home/ada/limpet.db").node for url in ("sqlite", "files")}
     monkeypatch.setattr(nodes, "gethostname", lambda: "another-machine")

@@ -289,10 +289,31 @@ def graded_by(file: str) -> Any:
     return {"type": "user.define_outcome", "description": "d", "rubric": rubric}
 
 
-async def a_file(door: Door) -> str:
+async def test_files_that_events_name_are_bounded(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small request must not make the server read much: so many files, and short rubrics."""
+    monkeypatch.setattr("limpet.server.managed.events._FILES_MAX", 1)
+    id = await a_session(door)
+    one, other, blank = await a_file(door), await a_file(door), await a_file(door, b"\n" * 200_000)
+    for events, said in (
+        ([showing(one), showing(other)], "at most 1 files"),
+        ([graded_by(blank)], "at most 131,072 bytes"),
+        ([{**graded_by(one), "rubric": {"type": "text", "content": "\n" * 200_000}}], "131,072"),
+    ):
+        status, error, _ = await door(
+            "ada", "POST", f"/v1/sessions/{id}/events", {"events": events}
+        )
+        assert status == 400
+        assert said in error["error"]["message"]
+    many = {"events": [showing(one), graded_by(one), showing(one)]}
+    assert (await door("ada", "POST", f"/v1/sessions/{id}/events", many))[0] == 200
+
+
+async def a_file(door: Door, content: bytes = b"short") -> str:
     """A file of Ada."""
     head = b'content-disposition: form-data; name="file"; filename="a"'
-    form = b"--x\r\n" + head + b"\r\n\r\nshort\r\n--x--\r\n"
+    form = b"--x\r\n" + head + b"\r\n\r\n" + content + b"\r\n--x--\r\n"
     kind = {"content-type": "multipart/form-data; boundary=x"}
     status, file, _ = await door("ada", "POST", "/v1/files", form, **kind)
     assert status == 200, file
@@ -315,3 +336,33 @@ async def test_a_body_is_bounded_and_a_wrong_one_refused(door: Door) -> None:
         assert status == 400, error
     for query in ("limit=0", "limit=x", "order=up", "page=%%%", "created_at[gt]=soon"):
         assert (await door("ada", "GET", f"/v1/sessions/{id}/events?{query}"))[0] == 400
+
+
+async def test_a_value_of_another_kind_is_refused(door: Door) -> None:
+    """400 wherever an object, a type or an id has to be: nothing fails, now or when it is read."""
+    value = ["x"]
+    policy = {"permission_policy": {"type": value}}
+    for given in (
+        {"skills": [{"type": value, "skill_id": "s"}]},
+        {"tools": [{"type": "agent_toolset_20260401", "default_config": policy}]},
+        {"multiagent": {"type": "coordinator", "agents": [{"type": "advisor", "id": value}]}},
+    ):
+        body = {"name": "a", "model": "m", **given}
+        status, error, _ = await door("admin", "POST", "/v1/agents", body)
+        assert status == 400, error
+    id = await a_session(door)
+    for event in ({"type": value}, {"type": {"of": value}}):
+        body = {"events": [event]}
+        assert (await door("ada", "POST", f"/v1/sessions/{id}/events", body))[0] == 400
+    _, vault, _ = await door("ada", "POST", "/v1/vaults", {"display_name": "v"})
+    credentials = f"/v1/vaults/{vault['id']}/credentials"
+    auth = {"type": "environment_variable", "secret_name": "S", "secret_value": "s"}
+    _, made, _ = await door("ada", "POST", credentials, {"auth": auth})
+    where = {"injection_location": value}
+    for path, body in (
+        (credentials, {"auth": {**auth, **where}}),
+        (f"{credentials}/{made['id']}", {"auth": where}),
+    ):
+        assert (await door("ada", "POST", path, body))[0] == 400
+    status, listed, _ = await door("ada", "GET", credentials)
+    assert (status, len(listed["data"])) == (200, 1)

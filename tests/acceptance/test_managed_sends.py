@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,33 @@ async def test_a_message_resumes_a_session_that_waits_for_it() -> None:
         assert (sent["type"], sent["processed_at"]) == ("user.message", None)
         assert sent["content"] == [{"type": "text", "text": "back"}]
         assert sent["id"] in {f"sevt_{event.id}" for event in session.events}
+
+
+async def test_a_session_is_created_once_under_a_key() -> None:
+    """Also by requests at the same time; with another body the key is refused."""
+    async with limpet.open("memory://") as lp:
+        app = build(lp, dev=True)
+        agent = (await ask(app, "POST", "/v1/agents", {"name": "a", "model": "m"})).body["id"]
+        body = {"agent": agent, "title": "t", "initial_events": message("hi")["events"]}
+
+        async def create(key: str, **more: Any) -> Any:
+            sent = {**body, **more}
+            return await ask(app, "POST", "/v1/sessions", sent, {"idempotency-key": key})
+
+        made = await asyncio.gather(*[create("k") for _ in range(5)])
+        (id,) = {each.body["id"] for each in made}
+        listed = await ask(app, "GET", f"/v1/sessions/{id}/events")
+        assert len(listed.body["data"]) == 1
+        await ask(app, "POST", f"/v1/sessions/{id}", {"title": "renamed"})
+        assert (await create("k")).body["title"] == "renamed"
+        refused = await create("k", title="other")
+        assert refused.status == 400
+        assert refused.body["error"]["details"]["error_code"] == "request.key_reused"
+        assert (await create("k2")).body["id"] != id
+        shown = (await ask(app, "GET", f"/v1/sessions/{id}")).body
+        assert "request" not in shown
+        ended = await ask(app, "HEAD", f"/v1/sessions/{id}/events/stream")
+        assert (ended.status, ended.body) == (200, b"")
 
 
 async def test_what_was_archived_or_deleted_takes_no_message(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ async def test_a_place_beyond_the_last_event_is_refused() -> None:
 
 
 async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path) -> None:
-    """Text, thinking and calls, each under the id of the event that follows; the worker is a client
-    of the server, as in another process."""
+    """Text, thinking and calls, each under the id of the event that follows, a call of a client's
+    tool too; the worker is a client of the server, as in another process."""
     wanted = ("message", "tool_use", "thinking")
     asked = "&".join([f"event_deltas[]=agent.{each}" for each in wanted])
     loop, subscribed, all_seen = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
@@ -168,7 +168,7 @@ async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path)
             yield limpet.Piece(text="it up")
             yield limpet.Piece(tool={"index": 1, "id": "p1", "name": "look", "arguments": '{"c'})
             yield limpet.Piece(tool={"index": 1, "arguments": 'ity": "Oslo"}'})
-            yield limpet.Piece(tool={"index": 2, "id": "p2", "name": "look", "arguments": "{}"})
+            yield limpet.Piece(tool={"index": 2, "id": "p2", "name": "hers", "arguments": "{}"})
             await all_seen.wait()  # what was recorded meanwhile would replace them
 
         return pieces()
@@ -178,8 +178,10 @@ async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path)
         """Look something up."""
         return city
 
+    hers = limpet.Tool(name="hers", version="1.0.0", schema={"type": "object"})
+
     async def harness(turn: limpet.Turn) -> None:
-        reply = await turn.model("main", model, tools=[look])
+        reply = await turn.model("main", model, tools=[look, hers])
         for call in reply.tool_calls:
             await turn.tool(call)
 
@@ -199,7 +201,7 @@ async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path)
         seen = [each["data"] for each in await following]
     started = [each["event"] for each in seen if each["type"] == "event_start"]
     kinds = [each["type"] for each in started]
-    assert kinds == ["agent.thinking", "agent.message", "agent.tool_use", "agent.tool_use"]
+    assert kinds == [f"agent.{e}" for e in ("thinking", "message", "tool_use", "custom_tool_use")]
     deltas: dict[str, str] = {}
     for each in seen:
         if each["type"] == "event_delta":
@@ -207,9 +209,9 @@ async def test_pieces_of_tool_calls_come_from_a_worker_elsewhere(tmp_path: Path)
             piece = delta["partial_json"] if "partial_json" in delta else delta["content"]["text"]
             deltas[each["event_id"]] = deltas.get(each["event_id"], "") + piece
     (message,) = [each for each in seen if each["type"] == "agent.message"]
-    uses = [each for each in seen if each["type"] == "agent.tool_use"]
+    uses = [each for each in seen if each["type"].endswith("tool_use")]
     assert deltas[message["id"]] == message["content"][0]["text"] == "I look it up"
     assert [json.loads(deltas[each["id"]]) for each in uses] == [{"city": "Oslo"}, {}]
-    assert [each["name"] for each in started if each["type"] == "agent.tool_use"] == ["look"] * 2
+    assert [each["name"] for each in (*uses, *started[2:])] == ["look", "hers"] * 2
     before = [each["type"] for each in seen].index("agent.message")
     assert "event_delta" not in [each["type"] for each in seen[before:]]

@@ -79,6 +79,21 @@ async def test_operations_have_names_of_their_own_and_declare_their_parameters(
     assert found["paths"]["/healthz"]["get"]["security"] == []
 
 
+async def test_a_query_is_documented_whole(found: dict[str, Any]) -> None:
+    """Also the names that a reader of the request hands on, and labels[name]=value."""
+
+    def query(path: str) -> dict[str, Any]:
+        of = found["paths"][path]["get"]["parameters"]
+        return {each["name"]: each for each in of if each["in"] == "query"}
+
+    sessions = query("/limpet/v1/sessions")
+    assert {"app", "user", "ready", "limit", "page"} <= sessions.keys()
+    assert (sessions["labels"]["style"], sessions["labels"]["explode"]) == ("deepObject", True)
+    assert {"limit", "page", "statuses[]"} <= query("/v1/sessions/{session_id}/threads").keys()
+    memory = query("/v1/memory_stores/{store_id}/memories/{id}")
+    assert memory["view"]["schema"]["enum"] == ["basic", "full"]
+
+
 async def test_it_needs_a_key() -> None:
     """As everything but the probes."""
     async with limpet.open("memory://") as lp, serving(lp, caller_of=by_role(lp)) as url:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +317,41 @@ async def test_streams_are_told_and_turns_are_given_back_when_a_server_ends(
     assert rest.endswith(b"0\r\n\r\n")
 
 
+async def test_a_turn_that_does_not_end_keeps_no_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that goes on when it is cancelled is left alone; what was recorded is there."""
+    monkeypatch.setattr(serve, "TURNS_SECONDS", 0.01)
+    monkeypatch.setattr(serve, "CANCEL_SECONDS", 0.01)
+    began, ends = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(turn: limpet.Turn) -> None:
+        began.set()
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await ends.wait()
+
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("default", "default", "c1")
+        async with serve.working(lp, [(None, stubborn)]):
+            await s.append("user.message", {"text": "go on"}, actor="user:default")
+            await began.wait()
+        assert "drain cut short" in caplog.text
+        assert (await lp.status()).leased == 1  # until its lease ends
+        workers = [task for task in asyncio.all_tasks() if "Worker.run" in repr(task)]
+        ends.set()
+        await asyncio.gather(*workers)
+
+
+def test_a_thread_of_a_turn_keeps_no_server(tmp_path: Path) -> None:
+    """What a tool waits for in a thread may take for ever: the process ends in order without it."""
+    thread = ("--policies", "tests.support.stopped_server:leave_a_thread")
+    args = ("serve", str(tmp_path / "s.db"), "--dev", "--port", "0", *thread)
+    with Interpreter("tests.support.stopped_server", *args) as child:
+        assert "serving at http://127.0.0.1:" in str(child.line())
+        child.end(0)
+
+
 async def test_a_server_that_stops_gets_nothing_new_while_its_turns_end() -> None:
     """It refuses connections and is not ready on those that are there; a stream has the answer."""
     began, stopped, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -358,6 +393,53 @@ async def test_a_server_that_stops_gets_nothing_new_while_its_turns_end() -> Non
         to_probe.close()
         to_stream.close()
     assert b"the answer" in said.partition(b"the server ends")[0]
+
+
+async def test_a_turn_that_does_not_end_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the part of the drain that turns have; another worker can claim its session at once."""
+    monkeypatch.setattr(serve, "TURNS_SECONDS", 0.01)
+    began = asyncio.Event()
+
+    async def never(turn: limpet.Turn) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with limpet.open("memory://") as lp, asyncio.timeout(10):
+        async with serve.working(lp, [(None, never)]):
+            s = await lp.create("default", "default", "c1")
+            await s.append("user.message", {"text": "go on"}, actor="user:default")
+            await began.wait()
+        assert [lease.key for lease in await lp.work.claim("another")] == [s.key]
+
+
+async def test_limpet_serve_takes_nobody_in_while_its_turns_end(tmp_path: Path) -> None:
+    """Those who are there go on: a turn ends with what they still say."""
+    file = tmp_path / "s.db"
+    args = ("serve", str(file), "--dev", "--port", "0", "--harness")
+    with Interpreter("limpet.cli", *args, "tests.support.managed_harness:converse") as child:
+        url = str(await asyncio.to_thread(child.line)).split()[-1]
+        async with limpet.open(url) as lp:
+            s = await lp.create("support", "ada", "c1")
+            await s.append("user.message", {"text": "wait"}, actor="user:ada")
+            async with aclosing(s.follow(after=0)) as events:
+                while (await anext(events)).type != "span.started":
+                    pass
+            os.kill(child.pid, signal.SIGTERM)
+            with pytest.raises(OSError):  # noqa: PT011  # refused, in the words of the system
+                await _connect_until_refused(url)
+            assert (await s.refresh()).status == "running"
+            await s.append("user.message", {"text": "go on"}, actor="user:ada")
+        await asyncio.to_thread(child.end, 0)
+    async with limpet.open(f"sqlite:///{file}") as lp:
+        assert [each.data["text"] for each in await lp.session(s.key).read(types=["agent.message"])]
+
+
+async def _connect_until_refused(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    while True:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("id", ["c1", "sesn_c1", "sesn_", "a/b c", "é", ".", "sesn_.YzE"])

@@ -133,6 +133,77 @@ async def test_relatives_are_listed(place: Place) -> None:
     assert (tree["session"]["id"], tree["children"]) == ("c 1", [])
 
 
+async def test_a_fork_has_the_title_that_it_is_given(place: Place) -> None:
+    """And the values of its fields; without a title it has that of its parent."""
+    fork = await place.post(f"{place.one}/fork", {"title": "again", "set": {"n": 7}})
+    state = await place.get(f"/limpet/v1/sessions/{fork['id']}/state")
+    assert (fork["title"], state["state"]["n"]) == ("again", 7)
+    second = await place.post(f"/limpet/v1/sessions/{fork['id']}/fork")
+    assert second["title"] == "again"
+    assert (await place.door.get(f"{place.one}/traces/none")).status == 404
+
+
+async def test_the_audit_is_filtered(place: Place) -> None:
+    """By session and time, each alone."""
+    ada = limpet.Principal("user:ada", role="owner", app="shop", user="ada")
+    other = await place.lp.create("shop", "ada", "c2")
+    for s in (place.s, other):
+        await place.lp.acting_as(ada).session(s.key).suspend()
+
+    async def about(query: str) -> set[str]:
+        answer = await place.get(f"/limpet/v1/audit?{query}")
+        return {str(each["resource"]) for each in answer["data"]}
+
+    every = await about("")
+    only = await about(f"session={ids.session_id(other.id)}")
+    assert only == {each for each in every if "c2" in each} != every
+    assert await about("since=2000-01-01T00:00:00Z") == every
+    assert await about("since=2100-01-01T00:00:00Z") == set()
+    assert (await place.door.get("/limpet/v1/audit?since=soon")).status == 400
+
+
+async def test_wakes_are_listed_page_by_page(place: Place) -> None:
+    """The newest first, each once."""
+    for text in ("a", "b", "c"):
+        await place.s.append("user.message", {"text": text}, actor="user:ada")
+        await place.lp.wake(place.s.key, _answers)
+    seqs, page = [], ""
+    while True:
+        answer = await place.get(f"{place.one}/traces?limit=2{page}")
+        seqs += [each["seq"] for each in answer["data"]]
+        if answer["next_page"] is None:
+            break
+        page = f"&page={answer['next_page']}"
+    whole = await place.get(f"{place.one}/traces")
+    assert seqs == [each["seq"] for each in whole["data"]] == sorted(set(seqs), reverse=True)
+    assert len(seqs) == 3
+
+
+async def _answers(turn: limpet.Turn) -> None:
+    await turn.say("yes")
+
+
+async def _fails(turn: limpet.Turn) -> None:
+    raise ValueError("no")
+
+
+async def test_dead_letters_are_those_of_an_app_a_user_or_the_store(place: Place) -> None:
+    """As the caller asks, or all that it may see."""
+    for app, user in (("shop", "ada"), ("shop", "bob"), ("bank", "ada")):
+        s = await place.lp.create(app, user, "dead")
+        await s.append("user.message", {"text": "hi"}, actor="user:ada")
+        worker = limpet.Worker(place.lp, _fails, app=app, retries=0, idle_exit=True, signals=False)
+        await worker.run()
+
+    async def found(**headers: str) -> set[tuple[str, str]]:
+        answer = await HttpDoor(place.door.url, **headers).get("/limpet/v1/dead_letters")
+        return {(each["session"]["app"], each["session"]["user"]) for each in answer.body["data"]}
+
+    assert await found() == {("shop", "ada"), ("shop", "bob"), ("bank", "ada")}
+    assert await found(limpet_app="shop") == {("shop", "ada"), ("shop", "bob")}
+    assert await found(limpet_app="shop", limpet_user="bob") == {("shop", "bob")}
+
+
 async def test_one_session_is_verified(place: Place) -> None:
     """Only this one is read."""
     await counted(place.s, 2)

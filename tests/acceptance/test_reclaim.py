@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -18,7 +19,7 @@ from limpet.model.facts.moves import reclaimed
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
-from limpet.session.move import mover
+from limpet.session.move import mover, reclaim
 from limpet.session.move.arrivals import Arrivals
 from limpet.session.runs.delegation import head_of
 from limpet.store.memory import MemoryStore
@@ -164,12 +165,15 @@ async def test_what_is_said_must_be_true_of_the_session(tmp_path: Path) -> None:
         assert (refused.value.code, refused.value.status) == ("session.reclaim_refused", 409)
 
 
-async def test_a_target_that_can_be_asked_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [str, Limpet], ids=["URL", "Limpet"])
+async def test_a_target_that_can_be_asked_is_not_lost(
+    tmp_path: Path, place: type[str] | type[Limpet]
+) -> None:
     """Whether it has received the session or not; a new store under its name is another one, and a
     file that is gone is not made again."""
     one, two = await _moved(tmp_path)
     file = tmp_path / "b.db"
-    async with limpet.open(one, node="a", nodes={"b": two}) as a:
+    async with limpet.open(one, node="a", nodes={"b": place(two)}) as a:
         with pytest.raises(errors.ReclaimRefused, match="can be reached, and has received it"):
             await a.reclaim(KEY, **LOST)
     async with limpet.open(two, node="b") as b:
@@ -177,7 +181,7 @@ async def test_a_target_that_can_be_asked_is_not_lost(tmp_path: Path) -> None:
         await s.append("user.message", {"text": "there"})
     for each in tmp_path.glob("b.db*"):
         each.unlink()
-    async with limpet.open(one, node="a", nodes={"b": two}) as a:
+    async with limpet.open(one, node="a", nodes={"b": place(two)}) as a:
         other = await _new(a, Key("support", "ada", "c2"))
         assert (await a.reclaim(KEY, **LOST)).epoch == 2
         assert not file.exists()
@@ -258,6 +262,37 @@ async def test_a_copy_that_has_moved_on_is_found_where_it_is(tmp_path: Path) -> 
         assert (await b.move(KEY, c)).epoch == 4
         (check,) = _checks(await a.maintenance.doctor())
         assert "c has it from before" in check.found
+
+
+async def test_doctor_takes_its_time_for_each_copy_not_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that answers every question is not one that cannot be asked, however many they are."""
+    loop, asked = asyncio.get_running_loop(), 0
+    async with (
+        limpet.open("memory://", node="b") as b,
+        limpet.open("memory://", node="a", nodes={"b": b}) as a,
+    ):
+        for name in ("c1", "c2", "c3"):
+            s = await _new(a, Key("support", "ada", name))
+            assert (await a.move(s.key, b)).success
+        a._services.nodes._places = {}  # type: ignore[union-attr]  # out of reach for a while
+        for name in ("c1", "c2", "c3"):
+            await a.reclaim("support", "ada", name, **LOST)
+        a._services.nodes._places = {"b": b}  # type: ignore[union-attr]
+        has_copy, now = reclaim._has_copy, loop.time
+
+        async def slow(journal: Any, of: Any) -> bool:
+            nonlocal asked
+            asked += 1
+            monkeypatch.setattr(loop, "time", lambda: now() + 3 * asked)
+            await asyncio.sleep(0)
+            return await has_copy(journal, of)
+
+        monkeypatch.setattr(reclaim, "_has_copy", slow)
+        monkeypatch.setattr(reclaim, "_ASKED_TOGETHER", 1)
+        diagnosis = await a.maintenance.doctor()
+        assert (asked, len(_checks(diagnosis)), _checks(diagnosis, "nodes")) == (3, 3, [])
 
 
 async def test_a_target_that_was_lost_while_it_received_does_not_let_it_arrive() -> None:

@@ -190,7 +190,7 @@ async def test_the_log_may_have_only_the_hash_of_the_arguments(lp: limpet.Limpet
         raise TimeoutError
 
     async def harness(turn: limpet.Turn) -> None:
-        await turn.effect("charge", slow, card="4711", record_args=False)
+        await turn.effect("charge", slow, card="a card number", record_args=False)
 
     s = await lp.create("support", "ada", actor="user:ada")
     await s.append("user.message", {"text": "hi"})
@@ -198,4 +198,4 @@ async def test_the_log_may_have_only_the_hash_of_the_arguments(lp: limpet.Limpet
     (request,) = (await s.refresh()).blocked_on
     (intent,) = await s.read(types=["effect.intended"])
     assert request.input["args_hash"] == intent.data["args_hash"]
-    assert "4711" not in repr([event.data for event in await s.read()])
+    assert "a card number" not in repr([event.data for event in await s.read()])

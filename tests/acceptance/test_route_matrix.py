@@ -35,6 +35,7 @@ PRINCIPALS = {
     "auditor": Principal("user:eve", role="auditor", app="shop"),
     "admin": Principal("user:root", role="admin", app="shop"),
 }
+AUTH = {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}
 PLACES = {"own": ("shop", "ada"), "neighbour": ("shop", "bob"), "foreign": ("bank", "ada")}
 READERS = {"owner", "agent", "bound", "viewer", "admin"}
 WRITERS = {"owner", "agent", "bound", "admin"}
@@ -47,6 +48,7 @@ ROLES: dict[str, set[str]] = {
     "app": {"admin"},
     "read of all": {"agent", "admin"},  # what every user of an app did: for nobody of one user
     "audit": {"auditor", "admin"},
+    "store": set(),  # what all apps share: for an admin of the whole store alone
     "anybody": {*PRINCIPALS},
 }
 
@@ -85,9 +87,8 @@ class Things:
         names["thread"] = ids.to_wire(ids.THREAD, f"{self.app}\n{session['id']}")
         names["other"] = (await self.post("/v1/sessions", made))["id"]
         names["vault"] = (await self.post("/v1/vaults", {"display_name": "v"}))["id"]
-        auth = {"auth": {"type": "static_bearer", "token": "t", "mcp_server_url": "https://x"}}
         vault = f"/v1/vaults/{names['vault']}"
-        names["credential"] = (await self.post(f"{vault}/credentials", auth))["id"]
+        names["credential"] = (await self.post(f"{vault}/credentials", {"auth": AUTH}))["id"]
         names["memstore"] = (await self.post("/v1/memory_stores", {"name": "m"}))["id"]
         store = f"/v1/memory_stores/{names['memstore']}"
         memory = await self.post(f"{store}/memories", {"path": "/a", "content": "b"})
@@ -102,6 +103,8 @@ class Things:
         s: limpet.Session[Any] = await lp.get(self.app, self.user, names["session"])
         names["wake"] = (await s.runs.wakes())[0].wake_id or ""
         names["request"] = s.blocked_on[0].id
+        proposed = await lp.propose("Be kind.", provenance=s.key, confidence=0.9, to="agent:main")
+        names["proposal"] = proposed.id
         await self.post(f"/v1/sessions/{names['other']}/events", _MESSAGE)
         headers = {"x-role": "root", "limpet-app": self.app, "limpet-user": self.user}
         poll = f"/v1/environments/{names['env']}/work/poll"
@@ -189,7 +192,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", V): asks("write", {"display_name": "w"}),
     ("DELETE", V): asks("write"),
     ("POST", f"{V}/archive"): asks("write"),
-    ("POST", f"{V}/credentials"): asks("write", {"auth": {"type": "static_bearer"}}),
+    ("POST", f"{V}/credentials"): asks("write", {"auth": AUTH}),
     ("GET", f"{V}/credentials"): asks("read"),
     ("GET", f"{V}/credentials/{{id}}"): asks("read"),
     ("POST", f"{V}/credentials/{{id}}"): asks("write", {"display_name": "w"}),
@@ -251,6 +254,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{L}/answer"): asks("read", {"request_id": "{request}", "output": 1}, refused=400),
     ("POST", f"{L}/resolve"): asks(
         "read", {"request_id": "{request}", "decision": "give_up"}, refused=400
+    ),
+    ("POST", f"{L}/decide"): asks(
+        "store", {"request_id": "{proposal}", "accept": True, "note": "useful"}
     ),
     ("POST", f"{L}/interrupt"): asks("write", {}),
     ("POST", f"{L}/labels"): asks("write", {"labels": {"a": "b"}}),
@@ -360,6 +366,7 @@ class World:
     def __init__(self, lp: limpet.Limpet, app: Starlette) -> None:
         self._lp, self._app = lp, app
         self._things: dict[str, Things] = {}
+        self._known: dict[str, list[Any]] = {}  # denials of a role whose last request was denied
 
     async def things(self, place: str, *, fresh: bool) -> Things:
         if fresh or place not in self._things:
@@ -373,18 +380,24 @@ class World:
     async def tried(
         self, method: str, route: str, role: str, place: str
     ) -> tuple[AsgiReply, list[Any]]:
-        """The answer, and what the audit has of the principal's denials since."""
+        """The answer, and what the audit has of the principal's denials since, if it may not."""
         case = CASES[method, route]
-        changes = may(case, role, place) and (method != "GET" or route.endswith("/poll"))
+        allowed = may(case, role, place)
+        changes = allowed and (method != "GET" or route.endswith("/poll"))
         things = await self.things(place, fresh=changes)
-        before = await self._denials(role)
+        before = self._known.pop(role, None)
+        if before is None and not allowed:
+            before = await self._denials(role)
         named = {"limpet-app": things.app, "limpet-user": things.user, "x-role": role}
         path = path_of(route, things.names) + case.query
         body = filled(case.body, things.names)
         reply = await ask(self._app, method, path, body, {**case.headers, **named})
         if reply.status == 200:
             _check_form(self._app, method, route, reply)
-        return reply, [each for each in await self._denials(role) if each not in before]
+        if before is None or allowed:
+            return reply, []
+        self._known[role] = after = await self._denials(role)
+        return reply, [each for each in after if each not in before]
 
     async def _denials(self, role: str) -> list[Any]:
         """With how often each was repeated within a second."""

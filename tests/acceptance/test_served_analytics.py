@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from asyncio import gather, to_thread
+from asyncio import gather, sleep, to_thread
 from typing import Any
 
 import pytest
 
 import limpet
+from limpet.cli.serve import folding
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
@@ -78,6 +79,22 @@ async def test_dashboards_are_for_those_who_read_what_every_user_did(
                 "access_denied",
                 "support",
             )
+
+
+async def test_a_server_says_that_it_measures_no_longer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it serves goes on."""
+
+    async def failing(_: limpet.Analytics) -> int:
+        raise limpet.errors.StoreCorrupt("analytics.db", "it is malformed")
+
+    monkeypatch.setattr(limpet.Analytics, "run", failing)
+    async with limpet.open("memory://") as lp, folding(lp, "memory://") as analytics:
+        await sleep(0)
+        await sleep(0)
+        assert len(await analytics.by("user")) == 0
+    assert "analytics stopped: error=StoreCorrupt" in caplog.text
 
 
 async def test_a_studio_folds_when_somebody_looks() -> None:

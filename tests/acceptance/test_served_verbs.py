@@ -28,6 +28,7 @@ from limpet.server.serve import serving
 from limpet.session import served_verbs  # noqa: F401  # what `perform` performs
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
+from limpet.session.move.mover import Mover
 from limpet.session.performed import perform
 from limpet.store.remote.forms import encode
 from tests.support.keys import key_file
@@ -200,6 +201,32 @@ async def test_an_agent_of_an_app_sweeps_through_a_server(doors: Doors) -> None:
     )
     agent = await doors.opened(served=True, role="agent", user=None)
     assert (await agent.work.sweep()).suspended == 1
+
+
+async def interrupted(*_: Any) -> Any:
+    raise RuntimeError("the mover dies")
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "within"])
+async def test_an_admin_of_an_app_drains_it(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch, *, served: bool
+) -> None:
+    """Also through a server, with what an interrupted drain left departed; nobody else may."""
+    await talked(doors.lp)
+    await doors.lp.create("sales", "ada", "s1", actor="user:ada")
+    admin = await doors.opened(served=served, role="admin", user=None)
+    async with limpet.open("memory://", node="other") as other:
+        with monkeypatch.context() as dying:
+            dying.setattr(Mover, "_finish", interrupted)
+            with pytest.raises(RuntimeError):
+                await admin.move(ADA, other)
+        for refused, app in ((await doors.opened(served=served), "support"), (admin, None)):
+            with pytest.raises(AccessDenied):
+                await refused.drain(other, app=app)
+        done = await admin.drain(other, app="support")
+        assert (done.sessions, done.refused) == (1, ())
+        assert [head.key.app async for head in doors.lp.each()] == ["sales"]
+        assert [head.key.id async for head in other.each()] == ["c1"]
 
 
 async def test_whoever_may_not_is_refused_by_the_server_and_the_audit_has_it(doors: Doors) -> None:

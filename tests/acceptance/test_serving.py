@@ -33,7 +33,7 @@ from limpet.errors import (
 )
 from limpet.server import access, ids, store_door
 from limpet.server.serve import serving
-from limpet.session.access_keys import AccessKeys
+from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
 from limpet.store import blobs, leases, marks, overview, protocol
 from limpet.store.memory import MemoryStore
@@ -370,12 +370,14 @@ async def test_without_a_server_it_fails_in_time(monkeypatch: pytest.MonkeyPatch
     ("answer", "reason"),
     [
         (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status 404, not as limpet serve"),
+        (b"HTTP/1.0 404 Not found\r\n\r\n", "status 404, not as limpet serve"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP, not as limpet serve"),
+        (None, "closed the connection unanswered; if it has TLS, write https://"),
         (b"", "did not answer in time"),
     ],
 )
 async def test_what_is_there_instead_of_a_server_is_said(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, reason: str
 ) -> None:
     """Another program may listen at the address, or one that says nothing."""
     monkeypatch.setattr(link, "PATIENCE_SECONDS", 1.0)
@@ -385,7 +387,7 @@ async def test_what_is_there_instead_of_a_server_is_said(
         await reader.readuntil(b"\r\n\r\n")
         if answer:
             writer.write(answer)
-        else:
+        elif answer is not None:
             await over.wait()
         writer.close()
 
@@ -394,6 +396,18 @@ async def test_what_is_there_instead_of_a_server_is_said(
         await limpet.open(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     over.set()
     listening.close()
+
+
+async def test_a_key_is_taken_as_its_file_holds_it(keyed: str, keys: AccessKeys) -> None:
+    """With the end of a line after it. What cannot be a key is refused before it is sent."""
+    _, token = await keys.create(role="viewer", app="support")
+    for each in (f"{token}\n", f" {token}\r\n"):
+        async with limpet.open(keyed, token=each) as lp:
+            assert (await lp.list()).items == ()
+    bad: Any
+    for bad in ("lk_a b", "lk_a\nb", "lk_\x00", "lk_é", b"lk_", 5):
+        with pytest.raises(InvalidInput, match="the text of a key"):
+            await limpet.open(keyed, token=bad)
 
 
 @pytest.mark.parametrize("given", [{"keys": "memory:"}, {"archive": "file:///x"}, {"seal": 1}])
@@ -617,6 +631,22 @@ async def test_a_revoked_key_ends_its_connections(keyed: str, keys: AccessKeys) 
     await lp.close()
 
 
+async def test_a_follower_whose_key_expires_is_told(
+    keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no call under way that could fail, and would wait for ever."""
+    monkeypatch.setattr(access, "KEY_CHECK_SECONDS", 0.05)
+    _, token = await keys.create(role="owner", app="support", user="ada")
+    async with limpet.open(keyed, token=token) as lp:
+        s = await lp.create(*ADA)
+        following = s.follow()
+        assert (await anext(following)).seq == 1
+        monkeypatch.setattr(AccessKey, "state", lambda *_: "expired")
+        with pytest.raises(EntryRefused):
+            async with asyncio.timeout(60):
+                await anext(following)
+
+
 async def test_a_revoked_key_ends_every_stream(
     served: Limpet, keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,6 +723,41 @@ async def test_a_client_does_not_say_where_it_comes_from(served: Limpet, keyed: 
     assert denied.address == "127.0.0.1"
 
 
+async def test_an_adapter_that_is_given_the_url_takes_its_key_from_the_environment(
+    keyed: str, keys: AccessKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are called without await: they cannot be given an open Limpet."""
+    _, token = await keys.create(role="owner", app="support", user="ada")
+    monkeypatch.delenv("LIMPET_TOKEN", raising=False)
+
+    async def create(lp: Limpet) -> limpet.Key:
+        return (await lp.create(*ADA)).key
+
+    async with limpet.SharedLimpet(keyed) as shared:
+        with pytest.raises(EntryRefused):
+            await shared.run(create)
+        monkeypatch.setenv("LIMPET_TOKEN", token)
+        assert await shared.run(create) == limpet.Key(*ADA)
+
+
+async def test_an_admin_of_the_store_makes_and_revokes_keys_from_anywhere(
+    keyed: str, keys: AccessKeys
+) -> None:
+    """In its own name. An admin of one app may not: a key could open more than that app."""
+    _, admin = await keys.create(role="admin", app=None)
+    _, of_app = await keys.create(role="admin", app="support")
+    async with limpet.open(keyed, token=admin) as lp:
+        there = AccessKeys(journal_of(lp))
+        key, token = await there.create(role="viewer", app="support")
+        async with limpet.open(keyed, token=token) as viewer:
+            assert (await viewer.list()).items == ()
+        assert (await there.revoke(key.id)).revoked_us is not None
+    assert (await keys.find(key.id) or key).revoked_us is not None
+    async with limpet.open(keyed, token=of_app) as lp:
+        with pytest.raises(limpet.AccessDenied):
+            await AccessKeys(journal_of(lp)).create(role="viewer", app="support")
+
+
 async def test_no_secret_of_a_key_is_stored(served: Limpet, keys: AccessKeys) -> None:
     """The list shows keys without it, and the store has a hash."""
     key, token = await keys.create(role="admin", app=None)
@@ -756,6 +821,18 @@ async def test_the_program_on_the_page_runs(url: str, capsys: pytest.CaptureFixt
     assert sent[0]["status"] == 404
 
 
+def fails(lp: Limpet) -> None:
+    raise ValueError("no such policy")
+
+
+def test_a_set_up_that_fails_is_the_users(tmp_path: Path) -> None:
+    """The error of the function that --policies names is told with its line, as no bug of ours."""
+    args = ("serve", str(tmp_path / "s.db"), "--port", "0", "--policies", f"{__name__}:fails")
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert "failed: ValueError: no such policy (test_serving.py, line" in done.stderr
+
+
 def test_the_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is made, kept by login, and opens the server for other commands until it is revoked."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -779,6 +856,9 @@ def test_the_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         listed = json.loads(invoke("access", "list", store, "--json").stdout)
         assert [each["state"] for each in listed["keys"]] == ["active"]
         assert "hash" not in listed["keys"][0]
+        assert "limpet login URL" in invoke("list", url, "--token", "lk_none").stderr
+        unknown = invoke("access", "revoke", store, "none")
+        assert (unknown.exit_code, "limpet access list" in unknown.stderr) == (2, True)
         assert invoke("access", "revoke", store, key["id"]).exit_code == 0
         until = time.monotonic() + 60  # two seconds on a machine that has nothing else to do
         while (code := invoke("list", url).exit_code) == 0:

@@ -57,6 +57,36 @@ async def test_a_live_share_follows_with_a_version_for_each_field(lp: limpet.Lim
     assert third.versions["draft"] > second.versions["draft"], "the value returned, it did not"
 
 
+async def test_a_field_that_is_removed_goes_on_in_its_versions(lp: limpet.Limpet) -> None:
+    """They never go backwards: who waits for the removal wakes, and nobody writes over it."""
+    source, target = await made(lp, draft="x", other=1)
+    share = await source.share(target, "draft", "later", access="write", sync="live")
+    seen = await target.read_shared(share.id)
+    assert (seen.values, seen.versions) == ({"draft": "x"}, {"draft": 1, "later": 0})
+    following = target.follow_shared(share.id)
+    await anext(following)
+    gone = await source.append("note.made", actor=ADA, delete=["draft"])
+    await source.append("note.made", actor=ADA, set={"other": 2})
+    for reader in (target, await lp.get(target.key)):
+        seen = await reader.read_shared(share.id, at_least={"draft": gone.seq})
+        assert (seen.values, seen.versions) == ({}, {"draft": gone.seq, "later": 0})
+    for stale in (0, 1):
+        with pytest.raises(errors.SessionConflict):
+            await target.write_shared(share.id, {"draft": "y"}, expect={"draft": stale}, actor=ADA)
+    written = await target.write_shared(share.id, {"draft": "y", "later": 1}, actor=ADA)
+    await source.rewind(gone.seq, actor=ADA)
+    seen = await target.read_shared(share.id)
+    assert (seen.values, seen.versions["draft"]) == ({}, written["draft"] + 1)
+    told = [await anext(following) for _ in range(3)]
+    assert [each.values.get("draft") for each in told] == [None, "y", None]
+    assert [each.versions["draft"] for each in told] == [
+        gone.seq,
+        written["draft"],
+        written["draft"] + 1,
+    ]
+    await following.aclose()
+
+
 async def test_a_read_waits_for_a_version(lp: limpet.Limpet) -> None:
     a, b = await made(lp)
     share = await a.share(b, "draft", sync="live")
@@ -85,6 +115,35 @@ async def test_changes_are_followed_until_the_share_ends(lp: limpet.Limpet) -> N
         async for context in changes:
             seen.append(context.values)
     assert seen == ["one", "two"]
+
+
+@pytest.mark.parametrize("ending", ["unshared", "completed", "deleted", "erased", "replaced"])
+async def test_a_slow_subscriber_reads_nothing_after_the_end(
+    lp: limpet.Limpet, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited for it when the share ended is not shown; nor is another session of that key."""
+    monkeypatch.setattr("limpet.session.sharing.PAGE_MAX", 2)
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        seen = [(await anext(changes)).values["draft"]]
+        for text in ("two", "three", "four", "five"):
+            await a.append("note.made", actor=ADA, set={"draft": text})
+        seen += [(await anext(changes)).values["draft"] for _ in range(3)]
+        if ending == "unshared":
+            await a.unshare(share.id)
+        elif ending == "completed":
+            await a.complete()
+        elif ending == "erased":
+            await lp.erase(a.key)
+        else:
+            await lp.delete(a.key)
+        if ending == "replaced":
+            other = await lp.create(a.app, a.user, a.id, actor=ADA, reuse_deleted=True)
+            for text in ("six", "seven", "eight", "nine"):
+                await other.append("note.made", actor=ADA, set={"draft": text})
+        seen += [context.values["draft"] async for context in changes]
+    assert seen == ["one", "two", "three", "four"]
 
 
 async def test_a_subscriber_that_is_slow_misses_no_change(lp: limpet.Limpet) -> None:
@@ -125,6 +184,25 @@ async def test_a_taken_back_share_shows_nothing_more(lp: limpet.Limpet) -> None:
     assert (await b.refresh()).shared == {}
     with pytest.raises(errors.ShareNotFound):
         await a.unshare("never")
+
+
+async def test_who_received_a_share_can_give_it_back(lp: limpet.Limpet) -> None:
+    """Both ends record it, as if the source had ended it; also after the source is gone."""
+    a, b = await made(lp)
+    for sync in ("snapshot", "live"):
+        share = await a.share(b, "draft", sync=sync)  # type: ignore[arg-type]
+        await b.unshare(share.id, actor=ADA)
+        assert b.shared == {}
+        for each in (a, b):
+            assert (await each.read())[-1].type == "session.unshared"
+        with pytest.raises(errors.ShareNotFound):
+            await b.read_shared(share.id)
+        with pytest.raises(errors.ShareNotFound):
+            await b.unshare(share.id)
+    share = await a.share(b, "draft")
+    await lp.erase(a.key)
+    await b.unshare(share.id)
+    assert (await b.refresh()).shared == {}
 
 
 async def test_the_end_of_either_session_ends_a_live_share(lp: limpet.Limpet) -> None:

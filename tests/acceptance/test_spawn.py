@@ -113,7 +113,7 @@ async def test_completing_tells_the_parent_in_the_same_commit(lp: limpet.Limpet)
     one = await lp.spawn(lead, task="one", id="one")
     two = await lp.spawn(lead, task="two", id="two")
     three = await lp.spawn(lead, task="three", id="three")
-    with pytest.raises(errors.GuardFailed, match="3 of its children"):
+    with pytest.raises(errors.GuardFailed, match="3 children have"):
         await lead.complete(actor=ADA)
     waiting = asyncio.create_task(lp.wait_for_children(lead))
     await one.append(

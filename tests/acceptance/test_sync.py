@@ -352,4 +352,6 @@ def test_sessions_move_between_two_stores_that_have_loops_of_their_own(
         assert desk.move(s.key, lp).success
         lp.spawn(lp.get(s.key), task="look")
         assert lp.move(s.key, desk).reason == "family"
+        with pytest.raises(limpet.InvalidInput, match="same store"):
+            lp.move(s.key, lp)
         assert (lp.drain(desk).sessions, lp.home(s.key)) == (2, limpet.Home("desk", 3))

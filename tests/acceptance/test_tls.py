@@ -81,6 +81,9 @@ async def test_without_a_client_certificate_nobody_comes_in(certs: Certs) -> Non
         with pytest.raises(LimpetError) as refused:
             await enters(url, limpet.Tls(ca=certs / "ca.pem"))
         assert refused.value.code in ("access.entry", "store.failed")
+        assert "client certificate, pass tls=limpet.Tls(cert=…, key=…)" in str(refused.value)
+        with pytest.raises(LimpetError, match="unanswered; if it has TLS, write https://"):
+            await limpet.open(url.replace("https:", "http:"))
 
 
 @pytest.mark.parametrize("case", ["another CA", "expired", "a server's"])
@@ -175,6 +178,13 @@ async def test_tls_1_2_is_refused(certs: Certs) -> None:
         assert await asyncio.to_thread(handshake, int(url.rpartition(":")[2])) == "TLSv1.3"
 
 
+async def test_a_server_without_tls_is_named_as_one(tmp_path: Path) -> None:
+    """Who writes https:// for it learns that, and not that a client certificate is missing."""
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        with pytest.raises(StoreUnopened, match="does not speak TLS; write http://"):
+            await limpet.open(url.replace("http:", "https:"))
+
+
 def test_what_is_not_tls_is_refused_with_the_next_step(certs: Certs, tmp_path: Path) -> None:
     """Options that do not go together, files that are none, texts that are not pins."""
     cert, key = certs / "server.pem", certs / "server.key"
@@ -221,6 +231,11 @@ async def test_the_command_makes_certificates_that_work(
         monkeypatch.setenv("LIMPET_TLS_PIN", "00" * 32)
         status = await asyncio.to_thread(run.invoke, app, ["status", url])
         assert status.exit_code != 0
+        assert "its pin in LIMPET_TLS_PIN" in " ".join(status.stderr.split())
+        for name in ("PIN", "CERT", "KEY"):
+            monkeypatch.delenv(f"LIMPET_TLS_{name}")
+        status = await asyncio.to_thread(run.invoke, app, ["status", url])
+        assert "set LIMPET_TLS_CERT and LIMPET_TLS_KEY" in " ".join(status.stderr.split())
 
 
 async def test_a_handshake_that_does_not_come_is_cut_off(

@@ -163,7 +163,7 @@ async def judge_all(specimen: Specimen, flips: Iterable[tuple[int, int]]) -> dic
 async def test_a_flipped_bit_anywhere_is_found_or_harmless(specimen: Specimen) -> None:
     """Some bits of every page, and of some bytes of the header one."""
     chance = random.Random(seed("flips"))
-    places = chance.sample(range(100), tries(30, 100))
+    places = chance.sample(range(100), tries(20, 100))
     for number in range(1, len(specimen.pages) + 1):
         places += chance.sample(specimen.pages.offsets(number), tries(2, 8))
     verdicts = await judge_all(specimen, [(place, chance.randrange(8)) for place in places])
@@ -226,7 +226,7 @@ async def test_a_flipped_bit_in_a_row_is_found(specimen: Specimen, table: str) -
     """Any column of any table that holds what was recorded: bodies, heads, scopes, certificates."""
     chance = random.Random(seed(f"flips in {table}"))
     places = places_of(specimen, table)
-    for place in chance.sample(places, min(tries(40, 120), len(places))):
+    for place in chance.sample(places, min(tries(20, 120), len(places))):
         await check_flip_in_row(specimen, place, chance.randrange(8))
 
 

@@ -415,7 +415,7 @@ async def test_failovers_lose_nothing_that_was_acknowledged() -> None:
         async with limpet.open(f"{url}&reads=any") as near, limpet.open(url) as far:
             load = Load(near, far)
             await load.begin()
-            for _ in range(tries(10, 100)):
+            for _ in range(tries(5, 100)):
                 await load.go_on()
                 old = await asyncio.to_thread(servers.fail_over)
                 before = len(load.acknowledged)

@@ -20,7 +20,7 @@ from tests.support.examples import tries
 from tests.support.processes import ROOT
 
 SESSIONS, ORDERS = 5, 4  # so that each session has orders of both kinds
-KILLS, TORTURE = 20, 500
+KILLS, TORTURE = 8, 500
 
 
 class Bank:

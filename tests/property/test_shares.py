@@ -1,28 +1,29 @@
 """Live shares against a model: each field is linearizable, and nothing goes backwards.
 
 One session shares two fields with two others. Random programs write from the source and from both
-targets, some under the versions that they read, some under old ones; they rewind, unshare and read.
-The model is a register with a version for each field. Several programs run at once, and each read
-has to have a value that the field really had at the version that it names, no older than what any
-read or write had shown before it began.
+targets, some under the versions that they read, some under old ones; they remove, rewind, unshare
+and read. The model is a register with a version for each field. Several programs run at once, and
+each read has to have a value that the field really had at the version that it names, no older than
+what any read or write had shown before it began.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given, strategies as st
 
 import limpet
-from limpet.errors import SessionConflict, ShareNotFound
+from limpet.errors import OpPathUnknown, SessionConflict, ShareNotFound
 from tests.support.examples import examples
 
 ADA = "user:ada"
 FIELDS = ("a", "b")
 
 step = st.tuples(
-    st.sampled_from(["read", "write", "own", "stale", "rewind", "wait"]),
+    st.sampled_from(["read", "write", "own", "stale", "drop", "rewind", "wait"]),
     st.sampled_from(FIELDS),
 )
 programs = st.lists(st.lists(step, min_size=1, max_size=6), min_size=2, max_size=3)
@@ -58,6 +59,9 @@ async def run(
         before = dict(register.floor)
         if what == "own":
             await source.append("note.made", actor=ADA, set={field: register.next()})
+        elif what == "drop":
+            with suppress(OpPathUnknown):  # another has removed it
+                await source.append("note.made", actor=ADA, delete=[field])
         elif what == "rewind":
             await source.rewind(1, actor=ADA)
         elif what in ("write", "stale"):

@@ -7,18 +7,20 @@ import functools
 import json
 import os
 import pty
-import subprocess
-import sys
 import termios
+import threading
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
+import typer.main
 from typer import testing
 
 from limpet.cli.app import app
+from tests.support.processes import forked
 
 # The tree of commands takes longer to build than most commands take, and it is always the same.
-testing._get_command = functools.cache(testing._get_command)
+testing._get_command = typer.main.get_command = functools.cache(typer.main.get_command)
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
@@ -44,44 +46,43 @@ def run(here: Path, *args: str) -> Done:
 
 def run_process(here: Path, *args: str) -> Done:
     """The command as a process of its own, in a pipe."""
-    done = subprocess.run(
-        [sys.executable, "-m", "limpet.cli", *args],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "COLUMNS": "80"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    with Path(os.devnull).open() as nothing, TemporaryFile() as out, TemporaryFile() as err:
+        streams = (nothing.fileno(), out.fileno(), err.fileno())
+        code = forked("limpet.cli", [*args], streams, here=here, environment=_with(COLUMNS="80"))
+        for file in (out, err):
+            file.seek(0)
+        return Done(code, out.read().decode(), err.read().decode())
 
 
 def run_terminal(here: Path, *args: str, columns: int = 80) -> tuple[int, str]:
     """The command as a process of its own, on a terminal: its exit code and all that is shown."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "limpet.cli", *args],
-        cwd=here,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
-            "TERM": "xterm-256color",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    text = b""
+    shown = b""
+
+    def read() -> None:
+        nonlocal shown
+        with contextlib.suppress(OSError):  # how a terminal says that the other side is gone
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+
+    reader = threading.Thread(target=read)
+    reader.start()
     try:
-        while chunk := os.read(ours, 65_536):
-            text += chunk
-    except OSError:  # how a terminal says that the other side is gone
-        pass
-    os.close(ours)
-    return process.wait(60), text.decode()
+        with Path(os.devnull).open() as nothing:
+            streams = (nothing.fileno(), theirs, theirs)
+            environment = _with(TERM="xterm-256color")
+            code = forked("limpet.cli", [*args], streams, here=here, environment=environment)
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+    return code, shown.decode()
+
+
+def _with(**more: str) -> dict[str, str]:
+    """The environment of a command, which is not that of the runner of the tests."""
+    return {**os.environ, **more}
 
 
 def answer(here: Path, *args: str) -> tuple[int, Any]:

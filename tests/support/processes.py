@@ -34,8 +34,11 @@ _WARM: Final = [
     "limpet.store.open",
     "limpet.graph",
     "limpet.server.serve",
+    "limpet.cli.app",
     "pydantic",
     "asyncpg",
+    "rich.progress",
+    "rich.table",
 ]
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_WARM)
@@ -187,7 +190,26 @@ def _taken(*streams: Any) -> list[int]:
     return [stream.detach() for stream in streams]
 
 
-def _run(module: str, args: list[str], streams: list[int], environment: dict[str, str]) -> None:
+def forked(
+    module: str, args: list[str], streams: Streams, *, here: Path, environment: dict[str, str]
+) -> int:
+    """The exit code of a module of ours that is run in a directory, on these streams."""
+    process = _FORKS.Process(target=_run, args=(module, args, _Handed(streams), environment, here))
+    process.start()
+    process.join(PATIENCE_SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError(f"{module} {args} has not ended after {PATIENCE_SECONDS} s")
+    return process.exitcode
+
+
+def _run(
+    module: str,
+    args: list[str],
+    streams: list[int],
+    environment: dict[str, str],
+    here: Path = ROOT,
+) -> None:
     """Be `python -m module args`, in the process that was forked for it.
 
     The server has the environment of the test that needed it first.
@@ -198,7 +220,7 @@ def _run(module: str, args: list[str], streams: list[int], environment: dict[str
     os.environ.clear()
     os.environ.update(environment)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # for as long as the process lives
-    os.chdir(ROOT)
+    os.chdir(here)
     warnings.simplefilter("error")
     sys.argv = [module, *args]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -83,7 +83,7 @@ async def _failing(turn: limpet.Turn) -> None:
     raise ValueError("the shop's API answered 502 Bad Gateway")
 
 
-async def _unsure(turn: limpet.Turn) -> None:
+async def charging(turn: limpet.Turn) -> None:
     async def pay(idempotency_key: str) -> str:
         raise limpet.EffectUnknown("charge card", 1, "the bank did not answer")
 
@@ -183,7 +183,7 @@ async def fill(lp: limpet.Limpet) -> None:
     await lp.wake(asks.key, _asking)
     unsure = await lp.create(APP, "dan", "payment", actor="user:dan", labels={"plan": "gold"})
     await unsure.append("user.message", {"text": "Charge my card, please."})
-    await lp.wake(unsure.key, _unsure)
+    await lp.wake(unsure.key, charging)
     await asks.relate(chat, "reference", actor="user:boss")
 
     parent = await lp.create(APP, "eve", "parcel", actor="user:eve")

@@ -82,7 +82,7 @@ class SignalEvidence(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """A signal and the response to it. `applied` is True if a policy carried it out."""
+    """A signal and the response to it. `applied` says what a policy did about it, if anything."""
 
     signal: Signal
     response: str

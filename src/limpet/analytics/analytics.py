@@ -10,13 +10,13 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -24,10 +24,11 @@ from limpet.analytics import advice as advising, anomalies as finding, compare a
 from limpet.analytics.advice import ACTOR, Advice, AdvicePolicy
 from limpet.analytics.anomalies import Anomalies
 from limpet.analytics.compare import Comparison, Regression
-from limpet.analytics.exposition import instrument, prometheus_text
+from limpet.analytics.exposition import Observer, instrument, prometheus_text
 from limpet.analytics.file import AnalyticsFile, packed, path_of
 from limpet.analytics.folding import PREDICTING, FeedFold, checkpoints_owner, is_in_log
 from limpet.analytics.metrics import (
+    BEGINNINGS,
     SessionAnalytics,
     SessionFold,
     analytics_of,
@@ -39,6 +40,7 @@ from limpet.analytics.metrics import (
 from limpet.analytics.report import GROUPS as REPORT_GROUPS, WINDOWS, FleetReport, hourly
 from limpet.analytics.rollup import (
     DIMENSIONS,
+    FIRST_HOUR,
     GRAINS,
     HOUR,
     CellTally,
@@ -74,12 +76,13 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     SessionNotFound,
+    StoreError,
     TooLittleFeedback,
 )
-from limpet.model import Event, Key, described
+from limpet.model import Event, Key, described, to_us
 from limpet.model.facts import phases
 from limpet.model.facts.checkpoints import RECORDED
-from limpet.model.facts.scores import intervention_suggested, scored
+from limpet.model.facts.scores import SCORED, intervention_suggested, scored
 from limpet.model.keys import checkpoints_of
 from limpet.session.arguments import AnyKey, check_app, check_flag, key_of
 from limpet.session.documents import Internal
@@ -101,6 +104,7 @@ _HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at adv
 _PAUSE: Final = 10  # times as long as such a look took, if that is more
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 _DIGITS: Final = re.compile(r"(\d+)")
+_Result = TypeVar("_Result")
 OnIntervention = Callable[[SessionAnalytics], "Awaitable[None] | None"]
 
 
@@ -164,6 +168,7 @@ class Analytics:
         self._runner: asyncio.Task[Any] | None = None
         self._ended = asyncio.Event()  # of the last run
         self._catching_up = asyncio.Lock()
+        self._observers: list[Observer] = []
 
     async def __aenter__(self) -> Self:
         self._parts()
@@ -177,6 +182,8 @@ class Analytics:
         self.stop()
         if self._runner is not None and self._runner is not asyncio.current_task():
             await self._ended.wait()
+        for observer in self._observers:
+            observer.close()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened[0].close()
@@ -205,7 +212,11 @@ class Analytics:
 
     async def run(self, *, once: bool = False) -> int:
         """Fold new events; with once=True return when they are folded, otherwise continue until
-        `stop` or cancellation. Return the number of events folded."""
+        `stop` or cancellation. Return the number of events folded.
+
+        Raises StoreError; while it continues, only one that does not pass: what may succeed later
+        is logged and tried again.
+        """
         _, folding = self._parts()
         began, self._stopping, self._runner = folding.events, False, asyncio.current_task()
         self._ended.clear()
@@ -236,7 +247,7 @@ class Analytics:
                     bell.clear()
                     if house.done():
                         house.result()  # raises what it has raised
-                    if await self._fold_page():
+                    if await self._tried_again(self._fold_page):
                         await asyncio.sleep(0)
                         continue
                     with suppress(TimeoutError):
@@ -248,13 +259,27 @@ class Analytics:
                 await house
 
     async def _keep_house_regularly(self) -> None:
-        await self._predict_all()
+        await self._tried_again(self._predict_all)
         while True:
             began = time.monotonic()
-            if await self._adopt_model():
-                await self._predict_all()
-            await self._keep_house()
+            await self._tried_again(self._keep_house_and_model)
             await asyncio.sleep(max(_HOUSE_SECONDS, _PAUSE * (time.monotonic() - began)))
+
+    async def _keep_house_and_model(self) -> None:
+        if await self._adopt_model() or self.file.meta(PREDICTING) is not None:
+            await self._predict_all()
+        await self._keep_house()
+
+    async def _tried_again(self, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
+        """Do this; None if the store or the file fails for the moment: it is done again later."""
+        try:
+            return await work()
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            SESSION.warning("analytics tried again: error=%s", error.code)
+            await asyncio.sleep(_HOUSE_SECONDS)
+            return None
 
     async def catch_up(self, seconds: float) -> bool:
         """Fold new events for about this many seconds. Return True if none are left. An alternative
@@ -357,37 +382,38 @@ class Analytics:
                 return fold
             if not after:
                 fold = None  # the key has another session now
-        while True:
-            try:
-                events = await store.read(key, after=after, limit=_READ, reverse=False, types=None)
-            except _GONE:
-                return fold
-            if not events:
-                return fold
-            for event in events:
-                after = event.seq
-                if begins(event):
-                    fold = begin(key, event)
-                elif fold is not None:
-                    fold_event(fold, event)
+        async for event in self._log(key, after):
+            if begins(event):
+                fold = begin(key, event)
+            elif fold is not None:
+                fold_event(fold, event)
+        return fold
 
-    async def _count_checkpoints(self, fold: SessionFold) -> None:
-        """Count those that were made since the last fold."""
-        log = checkpoints_of(fold.key)
-        uid, after = self.file.log(log)
+    async def _log(
+        self, key: Key, after: int, *, types: tuple[str, ...] | None = None
+    ) -> AsyncIterator[Event]:
+        """Yield the events of a log, page by page; none of a session that is gone."""
         while True:
             try:
                 events = await journal_of(self._lp).store.read(
-                    log, after=after, limit=_READ, reverse=False, types=None
+                    key, after=after, limit=_READ, reverse=False, types=types
                 )
             except _GONE:
                 return
             if not events:
                 return
             for event in events:
-                after, uid = event.seq, checkpoints_owner(event, uid)
-                if event.type == RECORDED and event.data is not None and uid == fold.uid:
-                    fold_checkpoint(fold, event.data.get("size"))
+                yield event
+            after = events[-1].seq
+
+    async def _count_checkpoints(self, fold: SessionFold) -> None:
+        """Count those that were made since the last fold."""
+        log = checkpoints_of(fold.key)
+        uid, after = self.file.log(log)
+        async for event in self._log(log, after):
+            uid = checkpoints_owner(event, uid)
+            if event.type == RECORDED and event.data is not None and uid == fold.uid:
+                fold_checkpoint(fold, event.data.get("size"))
 
     async def score(
         self,
@@ -407,10 +433,18 @@ class Analytics:
         return (await session.record(fact))[0]
 
     async def scores(self, key: AnyKey) -> tuple[Score, ...]:
-        """Return the folded scores of a session, oldest first."""
-        file, _ = self._parts()
-        folds = file.folds_of(key_of(key))
-        return tuple([Score(*row) for row in file.scores(folds[-1].uid)]) if folds else ()
+        """Return the scores of a session, oldest first; those that are not folded yet too."""
+        one = key_of(key)
+        fold = await self._current(one)
+        scores = [] if fold is None else [Score(*row) for row in self.file.scores(fold.uid)]
+        after = scores[-1].seq if scores else 0
+        async for event in self._log(one, after, types=(SCORED, *BEGINNINGS)):
+            if begins(event):
+                scores.clear()  # those of the session that it was forked from
+            elif (data := event.data) is not None:
+                named = (event.seq, data["name"], data["value"])
+                scores.append(Score(*named, data.get("turn"), data.get("call")))
+        return tuple(scores)
 
     # --- groups ----------------------------------------------------------------------------------
 
@@ -428,9 +462,9 @@ class Analytics:
 
         A session belongs to the window in which it was created; measurements belong to the window
         in which they were made. With a `window` ("hour", "day" or "month") there is a row for each
-        group and window. `since` and `until` bound the starts of windows, at the granularity still
-        kept: hours, then days, then months; users have days. The largest groups come first, at most
-        `limit` of them (100); of windows the newest, by default all.
+        group and window. `since` and `until` take every window that has a part between them, as
+        fine as windows are still kept: hours, then days, then months; users have days. The largest
+        groups come first, at most `limit` of them (100); of windows the newest, by default all.
         """
         file, _ = self._parts()
         if limit is None:
@@ -488,7 +522,6 @@ class Analytics:
         version 0, and stays in this file. Raises TooLittleFeedback with fewer than `minimum` rated
         sessions, and always with fewer than 10.
         """
-        file, _ = self._parts()
         _check_count("minimum", minimum)
         now_us = self._now_us()
         samples = await self._samples(now_us)
@@ -501,8 +534,7 @@ class Analytics:
         if self._stores_models:
             await documents.put(MODEL, model.plain, expect=last)
         self._take(model)
-        file.set_meta("trained_us", now_us)
-        file.set_meta("rated", len(samples))
+        self._note_training(now_us, len(samples))
         await self._predict_all()
         return model
 
@@ -533,7 +565,13 @@ class Analytics:
         if newest is None or (self._model is not None and self._model.version >= newest.version):
             return False
         self._take(newest)
+        self._note_training(to_us(newest.trained_at), newest.sessions)
         return True
+
+    def _note_training(self, at_us: int, rated: int) -> None:
+        """Note when the newest model was trained, and on how many sessions: for the schedule."""
+        self.file.set_meta("trained_us", at_us)
+        self.file.set_meta("rated", rated)
 
     def _take(self, model: SatisfactionModel) -> None:
         """Predict with another model from now on: what was folded before is predicted again."""
@@ -612,6 +650,8 @@ class Analytics:
         `warm_up` sessions are not judged. With a `false_alarm_rate` the bounds are set so that the
         chance of any false alert stays at that rate; without one, the result reports the rate that
         k implies."""
+        if isinstance(metrics, str):
+            raise InvalidInput("metrics are several names: pass a tuple, also of one.")
         names = tuple(metrics)
         if unknown := [name for name in names if name not in finding.METRICS]:
             known = ", ".join(finding.METRICS)
@@ -702,7 +742,8 @@ class Analytics:
         policy: AdvicePolicy | None = None,
     ) -> tuple[Advice, ...]:
         """Return a response for each signal beyond its threshold, with the evidence. With `since`,
-        from the sessions that were created since then, at the granularity still kept."""
+        from the sessions that were created since then, in whole windows as they are still
+        kept."""
         _check_policy(policy)
         rules = policy or self._policy or AdvicePolicy()
         check_app(app)
@@ -755,11 +796,20 @@ class Analytics:
     # --- elsewhere -------------------------------------------------------------------------------
 
     async def export(self, path: str | Path, *, app: str | None = None) -> int:
-        """Write one row per session to a Parquet file and return their number. Raises
-        ExtraMissing."""
+        """Write one row per session to a Parquet file and return their number, in a thread: there
+        may be many. Raises ExtraMissing, InvalidInput."""
         from limpet.analytics.export import write_parquet
 
-        return write_parquet(self.file, Path(path), self._now_us(), check_app(app))
+        now_us, chosen = self._now_us(), check_app(app)
+        if self._path is None:  # in memory, who reads for long keeps others from writing
+            return write_parquet(self.file, Path(path), now_us, chosen)
+        return await asyncio.to_thread(self._export, Path(path), now_us, chosen)
+
+    def _export(self, path: Path, now_us: int, app: str | None) -> int:
+        from limpet.analytics.export import write_parquet
+
+        with closing(AnalyticsFile(self._path)) as file:
+            return write_parquet(file, path, now_us, app)
 
     async def prometheus(self, *, app: str | None = None) -> str:
         """Return the totals of every app, or of one, in the text format of Prometheus."""
@@ -767,8 +817,8 @@ class Analytics:
 
     def instrument(self, meter_provider: Any = None) -> None:
         """Register the same totals as OpenTelemetry instruments with a provider, by default the
-        global one. Raises ExtraMissing."""
-        instrument(self.file, meter_provider)
+        global one. They have values until these analytics are closed. Raises ExtraMissing."""
+        self._observers.append(instrument(self.file, meter_provider))
 
     async def report(self, app: str | None = None) -> FleetReport:
         """Return an operator's overview: windows, groups, anomalies and advice."""
@@ -834,7 +884,7 @@ def _hours(since: datetime | None, until: datetime | None) -> tuple[int, int]:
     for at in (since, until):
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise InvalidInput("since and until are aware datetimes.")
-    first = -(2**40) if since is None else hours_since(since)
+    first = FIRST_HOUR if since is None else max(FIRST_HOUR, hours_since(since))
     last = 2**40 if until is None else hours_since(until - timedelta(microseconds=1)) + 1
     return first, last
 

@@ -6,7 +6,7 @@ Both read what the roll-ups and the folds have; nothing here does I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -51,6 +51,9 @@ class Comparison(msgspec.Struct, frozen=True):
     sessions_b: int
     confidence: float
     metrics: tuple[MetricDifference, ...]
+
+    def __iter__(self) -> Iterator[MetricDifference]:
+        return iter(self.metrics)
 
     def __getitem__(self, metric: str) -> MetricDifference:
         for each in self.metrics:

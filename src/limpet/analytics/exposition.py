@@ -4,7 +4,8 @@ instruments that read them when they are collected."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from limpet.analytics.file import AnalyticsFile
 from limpet.analytics.tables import group_columns
@@ -21,6 +22,9 @@ class Measure(NamedTuple):
     kind: str  # counter or gauge
     help: str
     read: Callable[[dict[str, Any]], Any]
+
+
+Measured: TypeAlias = tuple[Measure, dict[str, str], int | float]  # with its labels and value
 
 
 def _column(name: str) -> Callable[[dict[str, Any]], Any]:
@@ -51,21 +55,27 @@ TOOL_MEASURES: Final = (
 )
 
 
-def measured(
-    file: AnalyticsFile, app: str | None = None
-) -> Iterator[tuple[Measure, dict[str, str], int | float]]:
+def measured(file: AnalyticsFile, app: str | None = None) -> Iterator[Measured]:
     """Yield every instrument with its labels and its value now."""
     for each in file.apps() if app is None else [app]:
-        whole = group_columns(file.totals(each, "task_type", _GROUPS).pooled)
-        row = {name: column[0] for name, column in whole.items()}
-        yield from _values(APP_MEASURES, {"app": each}, row)
-        for tool in file.totals(each, "tool", _TOOLS).table("tool").rows:
-            yield from _values(TOOL_MEASURES, {"app": each, "tool": tool["tool"]}, tool)
+        yield from _of_app(file, each, APP_MEASURES)
+        yield from _of_tools(file, each, TOOL_MEASURES)
+
+
+def _of_app(file: AnalyticsFile, app: str, measures: Iterable[Measure]) -> Iterator[Measured]:
+    whole = group_columns(file.totals(app, "task_type", _GROUPS).pooled)
+    row = {name: column[0] for name, column in whole.items()}
+    yield from _values(measures, {"app": app}, row)
+
+
+def _of_tools(file: AnalyticsFile, app: str, measures: Iterable[Measure]) -> Iterator[Measured]:
+    for tool in file.totals(app, "tool", _TOOLS).table("tool").rows:
+        yield from _values(measures, {"app": app, "tool": tool["tool"]}, tool)
 
 
 def _values(
     measures: Iterable[Measure], labels: dict[str, str], row: dict[str, Any]
-) -> Iterator[tuple[Measure, dict[str, str], int | float]]:
+) -> Iterator[Measured]:
     for measure in measures:
         if (value := measure.read(row)) is not None:
             yield measure, labels, value
@@ -87,21 +97,46 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def instrument(file: AnalyticsFile, meter_provider: Any = None) -> None:
-    """Offer the same numbers as OpenTelemetry instruments. Raises ExtraMissing."""
+class Observer:
+    """Reads values when somebody collects them, in whatever thread: on a connection of its own."""
+
+    def __init__(self, file: AnalyticsFile) -> None:
+        """Open the connection."""
+        self._file: AnalyticsFile | None = file.another()
+        self._lock = Lock()  # one collector at a time
+
+    def values(self, measure: Measure) -> list[Measured]:
+        """Return the values of an instrument now; none once this is closed."""
+        of = _of_tools if measure in TOOL_MEASURES else _of_app
+        with self._lock:
+            if self._file is None:
+                return []
+            self._file.changed_elsewhere()  # names may have other ids by now
+            apps = self._file.apps()
+            return [each for app in apps for each in of(self._file, app, (measure,))]
+
+    def close(self) -> None:
+        """Close the connection, once nobody reads."""
+        with self._lock:
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
+
+
+def instrument(file: AnalyticsFile, meter_provider: Any = None) -> Observer:
+    """Offer the same numbers as OpenTelemetry instruments, until what is returned is closed. Raises
+    ExtraMissing."""
     try:
         from opentelemetry import metrics
     except ModuleNotFoundError as error:
         raise ExtraMissing("opentelemetry", "otel") from error
     meter = metrics.get_meter("limpet.analytics", meter_provider=meter_provider)
+    observer = Observer(file)
 
     def observing(measure: Measure) -> Callable[[Any], list[Any]]:
         def observe(_: Any) -> list[Any]:
-            return [
-                metrics.Observation(value, labels)
-                for one, labels, value in measured(file)
-                if one is measure
-            ]
+            values = observer.values(measure)
+            return [metrics.Observation(value, labels) for _, labels, value in values]
 
         return observe
 
@@ -111,3 +146,4 @@ def instrument(file: AnalyticsFile, meter_provider: Any = None) -> None:
             meter.create_observable_counter(f"limpet.{measure.name}", **named)
         else:
             meter.create_observable_gauge(f"limpet.{measure.name}", **named)
+    return observer

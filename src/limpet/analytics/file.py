@@ -11,7 +11,7 @@ reads again, and nothing counts twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -38,14 +38,18 @@ from limpet.analytics.rollup import (
     unpack,
     without_seconds,
 )
-from limpet.analytics.schema import prepare
+from limpet.analytics.schema import check, prepare
 from limpet.analytics.tables import Cells
-from limpet.errors import InvalidURL
+from limpet.errors import InvalidURL, StoreCorrupt, StoreError, StoreForeign
 from limpet.model import Key
 from limpet.store.open import sqlite_path
 from limpet.store.sqlite.failures import translate
 
 _BUSY_MS: Final = 10_000
+_FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+_URI: Final = _FLAGS | apsw.SQLITE_OPEN_URI
+_MADE_AGAIN: Final = "Remove it: analytics are made again from the store, but for deleted sessions"
+_MEMORY: Final = "file:/limpet-analytics-{}?vfs=memdb"  # connections of one name share it
 _CELLS_MAX: Final = 20_000  # in memory
 _ROLLED_TOGETHER: Final = 5_000
 _PUT_SESSION: Final = """
@@ -53,7 +57,10 @@ INSERT OR REPLACE INTO sessions (uid, name, app, rated, ended, seen, fold)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _LISTED: Final = "(SELECT value FROM json_each({}))"  # of what `_listed` binds
-_WINDOWED: Final = (HOUR, MONTH)  # the finest and the coarsest grain with a start
+# Of the cells that are looked for: for each grain the first start, and the start behind the last.
+_RANGES: Final = """(SELECT value ->> 0 AS of_grain, value ->> 1 AS first, value ->> 2 AS behind
+    FROM json_each({}))"""
+_ALL_TIME: Final = ((ALL, 0, 1),)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SessionFold)
@@ -65,30 +72,75 @@ class FoldedElsewhere(Exception):
     """Another process has written meanwhile: what was read here is not to be counted."""
 
 
+class FileCursor(apsw.Cursor):
+    """A cursor that raises SQLite's errors as ours, but where its rows are looped over."""
+
+    def execute(self, *args: Any, **options: Any) -> apsw.Cursor:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().execute(*args, **options)
+
+    def executemany(self, *args: Any, **options: Any) -> apsw.Cursor:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().executemany(*args, **options)
+
+    def fetchall(self) -> list[Any]:
+        """As of every cursor."""
+        with self._errors_as_ours():
+            return super().fetchall()
+
+    @contextmanager
+    def _errors_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise as_ours(error, self.connection.filename) from error
+
+
+def as_ours(error: apsw.Error, where: str) -> StoreError:
+    """Return an error of SQLite as ours: nothing of the file is lost that the store does not have,
+    but the metrics of deleted sessions."""
+    match error:
+        case apsw.NotADBError():
+            return StoreForeign(where)
+        case apsw.CorruptError():
+            return StoreCorrupt(where, str(error), _MADE_AGAIN)
+    return translate(error, where, "write")
+
+
 class AnalyticsFile:
     """An open file."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open the file, or memory for None. Raises StoreForeign, StoreNewer, StoreUnopened."""
-        self.where = ":memory:" if path is None else str(path)
+    def __init__(self, path: Path | None, *, memory: str | None = None) -> None:
+        """Open the file, or for None memory: that of this name, or new. Raises InvalidURL for a
+        store, StoreForeign, StoreNewer, StoreUnopened."""
+        self._path, self._memory = path, memory or uuid.uuid4().hex
+        self.where = _MEMORY.format(self._memory) if path is None else str(path)
         try:
-            self._conn = apsw.Connection(self.where)
-            self._prepare()
+            self._conn = apsw.Connection(self.where, _URI if path is None else _FLAGS)
         except apsw.Error as error:
-            raise translate(error, self.where, "write") from error
+            raise as_ours(error, self.where) from error
+        self._conn.cursor_factory = FileCursor
+        self._prepare()
         self._cells: dict[Cell, CellTally] = {}
         self._ids: dict[Name, int] = {}
         self._unshredded = False  # the log of changes still has rows that were removed
-        self._version = self._data_version()
+        self._version = self._ids_version = self._data_version()
 
     def _prepare(self) -> None:
         conn = self._conn
         conn.set_busy_timeout(_BUSY_MS)
+        check(conn, self.where)  # before anything of another program's file is changed
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = NORMAL")  # results and position are lost together
         conn.execute("PRAGMA secure_delete = ON")  # names of erased users leave the free pages too
         with self._transaction():
             prepare(conn, self.where)
+
+    def another(self) -> AnalyticsFile:
+        """Return another connection to it, for another thread: one is for a single thread."""
+        return AnalyticsFile(self._path, memory=self._memory)
 
     def close(self) -> None:
         """Close it. Closing twice is fine."""
@@ -128,7 +180,8 @@ class AnalyticsFile:
 
     def names(self) -> list[tuple[bytes, int]]:
         """Return the uid of every session as it is stored, and the hash of its key."""
-        return list(self._conn.execute("SELECT uid, name FROM sessions"))
+        rows: list[Any] = self._conn.execute("SELECT uid, name FROM sessions").fetchall()
+        return rows
 
     def folds_at(self, uids: Iterable[bytes]) -> list[SessionFold]:
         """Return the folds of these sessions, uids as they are stored; without those that are not
@@ -139,7 +192,8 @@ class AnalyticsFile:
 
     def folds_of(self, key: Key) -> list[SessionFold]:
         """Return the folds of all sessions that had this key, the newest last."""
-        rows = self._conn.execute("SELECT fold FROM sessions WHERE name = ?", (hashed(key),))
+        sql = "SELECT fold FROM sessions WHERE name = ?"
+        rows: list[Any] = self._conn.execute(sql, (hashed(key),)).fetchall()
         folds = [fold for (raw,) in rows if (fold := _decoder.decode(raw)).key == key]
         return sorted(folds, key=lambda fold: fold.created_us)
 
@@ -149,14 +203,19 @@ class AnalyticsFile:
         """Yield folds in the order of their uids: all, or those with feedback, or under way."""
         also = "AND rated IS NOT NULL" if rated else "AND ended IS NULL" if live else ""
         sql = f"SELECT fold FROM sessions WHERE uid > ? {also} ORDER BY uid LIMIT ?"  # nosec B608  # no input in it
-        for (raw,) in self._conn.execute(sql, (after, limit)):
-            yield _decoder.decode(raw)
+        rows = self._conn.execute(sql, (after, limit))
+        try:
+            for (raw,) in rows:
+                yield _decoder.decode(raw)
+        except apsw.Error as error:
+            raise as_ours(error, self.where) from error
 
     def recent(self, app: str | None, limit: int) -> list[SessionFold]:
         """Return the sessions of an app that were seen last, the oldest of them first."""
         where, given = ("", ()) if app is None else ("WHERE app = ?", (app,))
         sql = f"SELECT fold FROM sessions {where} ORDER BY seen DESC LIMIT ?"  # nosec B608  # fixed text
-        folds = [_decoder.decode(raw) for (raw,) in self._conn.execute(sql, (*given, limit))]
+        rows: list[Any] = self._conn.execute(sql, (*given, limit)).fetchall()
+        folds = [_decoder.decode(raw) for (raw,) in rows]
         return folds[::-1]
 
     def rated(self) -> int:
@@ -171,54 +230,57 @@ class AnalyticsFile:
     def scores(self, uid: str) -> list[tuple[Any, ...]]:
         """Return seq, name, value, turn and call of each score of a session."""
         sql = "SELECT seq, name, value, turn, call FROM scores WHERE uid = ? ORDER BY seq"
-        return list(self._conn.execute(sql, (packed(uid),)))
+        return self._conn.execute(sql, (packed(uid),)).fetchall()
 
     def totals(self, app: str | None, dimension: str, limit: int) -> Cells:
         """Return the largest groups over all time, the largest first."""
-        return self._largest(app, dimension, (ALL, ALL), (0, 1), limit)
+        return self._largest(app, dimension, _ALL_TIME, limit)
 
     def ranged(self, app: str | None, dimension: str, since: int, until: int, limit: int) -> Cells:
-        """Return the windows that begin in [since, until), of the largest groups there."""
-        return self._largest(app, dimension, _WINDOWED, (since, until), limit)
+        """Return the windows that have a part in [since, until), of the largest groups there."""
+        firsts = dict.fromkeys((HOUR, DAY, MONTH), since)
+        firsts |= [self.horizons.place(dimension, since)]  # the window that it is in
+        ranges = [(grain, first, until) for grain, first in firsts.items()]
+        return self._largest(app, dimension, ranges, limit)
 
     def totals_of(self, app: str | None, dimension: str, names: Iterable[str]) -> Cells:
         """Return these groups over all time, without those that are not there."""
         kinds = [(dimension, name) for name in dict.fromkeys(names)]
         ids = [id for kind in kinds if (id := self._find(kind)) is not None]
-        return self._cells_of(self._app_ids(app), ids, (ALL, ALL), (0, 1))
+        return self._cells_of(self._app_ids(app), ids, _ALL_TIME)
 
     def _largest(
         self,
         app: str | None,
         dimension: str,
-        grains: tuple[int, int],
-        starts: tuple[int, int],
+        ranges: Sequence[tuple[int, int, int]],
         limit: int,
     ) -> Cells:
         apps = self._app_ids(app)
         if dimension == "window":
             id = self._find((dimension, ""))
-            return self._cells_of(apps, [] if id is None else [id], grains, starts)
+            return self._cells_of(apps, [] if id is None else [id], ranges)
         # Each app and each grain by itself: then the key leads to the first window of the range.
-        sql = f"""SELECT part, weights FROM weights
-            WHERE app_id IN {_LISTED.format("?1")} AND dimension = ?2
-            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
-        given = (_listed(apps), dimension, _listed(range(grains[0], grains[1] + 1)), *starts)
+        sql = f"""SELECT part, weights FROM {_RANGES.format("?1")} CROSS JOIN weights
+            WHERE app_id IN {_LISTED.format("?2")} AND dimension = ?3
+            AND grain = of_grain AND start >= first AND start < behind"""  # nosec B608  # fixed text
+        given = (_listed(ranges), _listed(apps), dimension)
         rows: list[Any] = self._conn.execute(sql, given).fetchall()
         parts, raws = zip(*rows, strict=True) if rows else ((), ())
-        return self._cells_of(apps, ranking.largest(parts, raws, limit), grains, starts)
+        return self._cells_of(apps, ranking.largest(parts, raws, limit), ranges)
 
     def _cells_of(
-        self, apps: list[int], ids: list[int], grains: tuple[int, int], starts: tuple[int, int]
+        self, apps: list[int], ids: list[int], ranges: Sequence[tuple[int, int, int]]
     ) -> Cells:
         """Return the cells of these groups, which keep their order."""
         sql = f"SELECT id, name FROM names WHERE id IN {_LISTED.format('?1')}"  # nosec B608  # fixed text
-        names = dict(self._conn.execute(sql, (_listed(ids),)))
+        named: list[Any] = self._conn.execute(sql, (_listed(ids),)).fetchall()
+        names = dict(named)
         known = {id: place for place, id in enumerate([id for id in ids if id in names])}
-        sql = f"""SELECT group_id, grain, start, tally FROM cells
-            WHERE group_id IN {_LISTED.format("?1")} AND app_id IN {_LISTED.format("?2")}
-            AND grain IN {_LISTED.format("?3")} AND start >= ?4 AND start < ?5"""  # nosec B608  # fixed text
-        given = (_listed(known), _listed(apps), _listed(range(grains[0], grains[1] + 1)), *starts)
+        sql = f"""SELECT group_id, grain, start, tally FROM {_RANGES.format("?1")} CROSS JOIN cells
+            WHERE group_id IN {_LISTED.format("?2")} AND app_id IN {_LISTED.format("?3")}
+            AND grain = of_grain AND start >= first AND start < behind"""  # nosec B608  # fixed text
+        given = (_listed(ranges), _listed(known), _listed(apps))
         rows: list[Any] = self._conn.execute(sql, given).fetchall()
         values = [names[id] for id in known]
         if not rows:
@@ -231,18 +293,26 @@ class AnalyticsFile:
         sql = f"""SELECT name, min(start) FROM names JOIN cells ON group_id = id
             WHERE kind = ?2 AND app_id IN {_LISTED.format("?1")} AND grain IN (1, 2, 3)
             GROUP BY id"""  # nosec B608  # fixed text
-        return list(self._conn.execute(sql, (_listed(self._app_ids(app)), dimension)))
+        given = (_listed(self._app_ids(app)), dimension)
+        rows: list[Any] = self._conn.execute(sql, given).fetchall()
+        return rows
 
     def apps(self) -> list[str]:
         """Return the apps in order."""
         sql = "SELECT name FROM names WHERE kind = 'app' ORDER BY name"
-        return [name for (name,) in self._conn.execute(sql)]
+        rows: list[Any] = self._conn.execute(sql).fetchall()
+        return [name for (name,) in rows]
 
     def _app_ids(self, app: str | None) -> list[int]:
-        names = self.apps() if app is None else [app]
-        return [id for name in names if (id := self._find(("app", name))) is not None]
+        if app is not None:
+            id = self._find(("app", app))
+            return [] if id is None else [id]
+        return [id for (id,) in self._conn.execute("SELECT id FROM names WHERE kind = 'app'")]
 
     def _find(self, name: Name) -> int | None:
+        if (version := self._data_version()) != self._ids_version:
+            self._ids.clear()  # another process may have removed a name, and given its id away
+            self._ids_version = version
         return find(self._conn, self._ids, name)
 
     def counts(self) -> tuple[int, int]:
@@ -493,9 +563,9 @@ def find(conn: apsw.Connection, ids: dict[Name, int], name: Name) -> int | None:
     return id
 
 
-def _listed(ids: Iterable[int]) -> str:
-    """Return ids as one parameter, for `_LISTED`."""
-    return msgspec.json.encode(list(ids)).decode()
+def _listed(values: Iterable[Any]) -> str:
+    """Return ids as one parameter, for `_LISTED`, or ranges, for `_RANGES`."""
+    return msgspec.json.encode(list(values)).decode()
 
 
 def packed(uid: str) -> bytes:

@@ -112,6 +112,9 @@ class FeedFold:
                 self._file.set_meta("position", None)
                 self._file.set_meta("checkpoints", None)
                 return []
+            except BaseException:  # what was folded of this page is not in the file
+                self._reset()
+                raise
 
     async def _step(self) -> list[SessionFold] | None:
         if self._file.changed_elsewhere():
@@ -332,13 +335,19 @@ class FeedFold:
     async def _erased(self) -> tuple[list[bytes], str] | None:
         """The sessions that are no longer in the store, as of which of its marks; None if none has
         ended since the last time."""
-        position = self._file.meta("position") or await self._feed.position()
-        ended = (await self._feed.touched(position)).ended
+        ended = await self._endings()
         if ended == self._file.meta("ended"):
             return None
         known = self._file.names()  # first: what begins meanwhile is not looked for
         uids, names = await self._there()
         return [uid for uid, name in known if uid not in uids and name not in names], ended
+
+    async def _endings(self) -> str:
+        """The mark of the store that moves with every end of a session."""
+        if (position := self._file.meta("position")) is not None:
+            with suppress(PositionUnknown):  # of a store that was put back by hand
+                return (await self._feed.touched(position)).ended
+        return (await self._feed.touched(await self._feed.position())).ended
 
     def _remove_at(self, uids: list[bytes], ended: str) -> int:
         return self._remove(lambda: self._file.folds_at(uids), {"ended": ended})

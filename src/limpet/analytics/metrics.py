@@ -20,13 +20,13 @@ from limpet.analytics.histogram import Histogram, add, merge, quantile
 from limpet.model import Event, Key, is_input, to_time
 from limpet.model.facts import creation, labels, outcomes, phases
 from limpet.model.facts.running import budgets, requests, runs
-from limpet.model.facts.scores import INTERVENTION, SCORED
+from limpet.model.facts.scores import FEEDBACK, INTERVENTION, SCORED
 from limpet.runtime.turn_log import identity
 
 MILLION: Final = 1_000_000
 HOUR_US: Final = 3_600 * MILLION
-FEEDBACK: Final = "user.feedback"
 TASK_TYPE: Final = "task_type"  # the label
+BEGINNINGS: Final = (creation.CREATED, creation.FORKED)
 # Inputs that ask for no answer.
 _NOT_REQUESTS: Final = frozenset((FEEDBACK, outcomes.DEFINED, runs.INTERRUPT, *requests.ANSWERS))
 _RUNTIME_QUESTIONS: Final = frozenset(("unknown_effect", "effect", "mismatch"))
@@ -195,7 +195,7 @@ class SessionFold(msgspec.Struct, array_like=True):
 
 def begins(event: Event) -> bool:
     """True if a session begins with this event, or with the fork that it is."""
-    return event.type in (creation.CREATED, creation.FORKED)
+    return event.type in BEGINNINGS
 
 
 def is_stub(event: Event) -> bool:

@@ -1,11 +1,13 @@
 """The report: what an operator looks at first, as data, and as one HTML page without any script.
 
 It has tables, series, anomalies and advice of an app or of all; the command line and the page show
-the same. Every text of a session is escaped: names of users and tools are anybody's.
+the same. Every text of a session is escaped, with hidden characters made visible: names of users
+and tools are anybody's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
@@ -84,6 +86,11 @@ _SECONDS: Final = frozenset(
     ("p50_turn_latency", "p99_turn_latency", "mean_latency", "p95_latency", "p99_latency")
 )
 _RATES: Final = frozenset(("completion_rate", "error_rate"))
+# Characters that are invisible or change the direction of text: a name must not look like another.
+_HIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
 _MONEY: Final = frozenset(
     ("cost_rate", "cost_usd", "total_cost", "cost_per_session", "cost_per_success")
 )
@@ -249,8 +256,8 @@ def html_page(report: FleetReport) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         "<meta name=viewport content='width=device-width,initial-scale=1'>",
-        f"<title>{escape(of)}: sessions</title><style>{_STYLE}</style><main>",
-        f"<h1>{escape(of)}</h1>",
+        f"<title>{_text(of)}: sessions</title><style>{_STYLE}</style><main>",
+        f"<h1>{_text(of)}</h1>",
         f"<p class=soft>{report.sessions:,} sessions · {report.at:%Y-%m-%d %H:%M} UTC</p>",
         _notes(report),
         "<h2>The last hours (UTC)</h2><div class=plots>",
@@ -266,8 +273,8 @@ def html_page(report: FleetReport) -> str:
 
 def _notes(report: FleetReport) -> str:
     notes = [
-        f"<p class='note{' bad' if note.bad else ''}'>{escape(note.text)}"
-        f"{''.join([f'<br><small>{escape(str(key))}</small>' for key in note.named])}</p>"
+        f"<p class='note{' bad' if note.bad else ''}'>{_text(note.text)}"
+        f"{''.join([f'<br><small>{_text(str(key))}</small>' for key in note.named])}</p>"
         for note in report.notes
     ]
     if not notes:
@@ -277,11 +284,11 @@ def _notes(report: FleetReport) -> str:
 
 def _table(name: str, table: Table) -> str:
     columns = COLUMNS[name]
-    head = "".join([f"<th>{escape(title)}</th>" for _, title in columns])
+    head = "".join([f"<th>{_text(title)}</th>" for _, title in columns])
     rows = "".join(
         [
             "<tr>"
-            + "".join([f"<td>{escape(shown(column, row[column]))}</td>" for column, _ in columns])
+            + "".join([f"<td>{_text(shown(column, row[column]))}</td>" for column, _ in columns])
             + "</tr>"
             for row in table.rows
         ]
@@ -304,7 +311,7 @@ def _plot(table: Table, column: str, title: str) -> str:
         name = f"{_moment(table.rows[index]['window'])}: {shown(column, value)}"
         bars.append(
             f"<rect x='{index * step:.1f}' y='{_HEIGHT - height:.1f}' width='{step * 0.8:.1f}' "
-            f"height='{height:.1f}' rx=1 fill='var(--blue)'><title>{escape(name)}</title></rect>"
+            f"height='{height:.1f}' rx=1 fill='var(--blue)'><title>{_text(name)}</title></rect>"
         )
     ends = "<p class='soft ends'>nothing yet</p>"
     if values:
@@ -312,11 +319,16 @@ def _plot(table: Table, column: str, title: str) -> str:
         parts = (first, f"most {shown(column, most)}", final)
         ends = f"<p class='soft ends'>{''.join([f'<i>{part}</i>' for part in parts])}</p>"
     return (
-        f"<div class=plot><span>{last}</span><b>{escape(title.capitalize())}</b>"
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}, now {last}'>"
+        f"<div class=plot><span>{last}</span><b>{_text(title.capitalize())}</b>"
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{_text(title)}, now {last}'>"
         f"{''.join(bars)}<path d='M0 {_HEIGHT - 0.5}H{_WIDTH}' stroke='var(--line)'/></svg>"
         f"{ends}</div>"
     )
+
+
+def _text(text: str) -> str:
+    """Return a text of anybody as text of the page, with what is hidden in it made visible."""
+    return escape(_HIDDEN.sub(lambda mark: f"⟦U+{ord(mark[0]):04X}⟧", text))
 
 
 def _moment(window: str) -> str:
@@ -326,12 +338,12 @@ def _moment(window: str) -> str:
 
 def _drift(comparison: Comparison) -> str:
     rows = [
-        f"<tr>{''.join([f'<td>{escape(text)}</td>' for text in row])}</tr>"
+        f"<tr>{''.join([f'<td>{_text(text)}</td>' for text in row])}</tr>"
         for row in drift_rows(comparison)
     ]
     title = f"{comparison.a} → {comparison.b}"
     head = "".join([f"<th>{title}</th>" for title in DRIFT_COLUMNS])
     return (
-        f"<p>{escape(title)} <span class=soft>● the interval leaves out zero</span></p>"
+        f"<p>{_text(title)} <span class=soft>● the interval leaves out zero</span></p>"
         f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"
     )

@@ -30,6 +30,7 @@ Grain: TypeAlias = Literal["all", "hour", "day", "month"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = Dimension.__args__  # type: ignore[attr-defined]  # Literal
 GRAINS: Final[tuple[Grain, ...]] = ("all", "hour", "day", "month")
 ALL, HOUR, DAY, MONTH = range(4)
+FIRST_HOUR: Final = -17_259_888  # of the year 1: no datetime is earlier
 SUMS: Final = (
     "sessions",
     "ended",
@@ -131,6 +132,8 @@ class PackedTally(msgspec.Struct, array_like=True, gc=False):
     histograms: list[bytes]
 
 
+# Sums are added up in 64 bits. Whoever writes absurd numbers gets wrong ones, and stops nobody.
+SUM_MAX: Final = 2**62
 INDEX: Final = {name: index for index, name in enumerate(SUMS)}
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(PackedTally)
@@ -138,7 +141,8 @@ _decoder: Final = msgspec.msgpack.Decoder(PackedTally)
 
 def pack(tally: CellTally) -> bytes:
     """Return the stored form of a tally."""
-    return _encoder.encode(PackedTally(tally.sums, [pack_histogram(h) for h in tally.histograms]))
+    sums = [max(-SUM_MAX, min(each, SUM_MAX)) for each in tally.sums]
+    return _encoder.encode(PackedTally(sums, [pack_histogram(h) for h in tally.histograms]))
 
 
 def unpack(raw: bytes) -> CellTally:

@@ -17,7 +17,8 @@ from limpet.analytics import ranking
 from limpet.analytics.histogram import Histogram
 from limpet.analytics.metrics import SessionFold
 from limpet.analytics.rollup import CellTally, pack
-from limpet.errors import StoreForeign, StoreNewer
+from limpet.errors import InvalidURL, StoreForeign, StoreNewer
+from limpet.store.sqlite.file.schema import APPLICATION_ID
 
 FORMAT: Final = 3
 _APPLICATION: Final = 0x4C504E41  # "LPNA"
@@ -80,23 +81,34 @@ CREATE TABLE weights (
 _TOGETHER: Final = 1_000  # rows
 
 
-def prepare(conn: apsw.Connection, where: str) -> None:
-    """Create the tables, or bring them to this format. Raises StoreForeign, StoreNewer."""
-    marks = (conn.execute("PRAGMA application_id").get, conn.execute("PRAGMA user_version").get)
-    if marks == (0, 0):
-        if conn.execute("SELECT count(*) FROM sqlite_schema").get:
+def check(conn: apsw.Connection, where: str) -> int:
+    """Return the format of a file, 0 if it is empty; reads only. Raises InvalidURL for a store,
+    StoreForeign, StoreNewer."""
+    application = conn.execute("PRAGMA application_id").get
+    format_ = int(conn.execute("PRAGMA user_version").get)
+    if application == APPLICATION_ID:
+        raise InvalidURL(where, "it is a store", "Analytics are kept in a file of their own")
+    if application != _APPLICATION:
+        is_empty = not conn.execute("SELECT count(*) FROM sqlite_schema").get
+        if application or format_ or not is_empty:
             raise StoreForeign(where)
+    if format_ > FORMAT:
+        raise StoreNewer(where, format_, FORMAT)
+    return format_
+
+
+def prepare(conn: apsw.Connection, where: str) -> None:
+    """Create the tables, or bring them to this format. Raises as `check` does."""
+    before = check(conn, where)
+    if before == 0:
         conn.execute(_SCHEMA + _CELLS_SCHEMA)
         conn.execute(f"PRAGMA application_id = {_APPLICATION}")
-    elif marks[0] != _APPLICATION:
-        raise StoreForeign(where)
-    elif marks[1] > FORMAT:
-        raise StoreNewer(where, marks[1], FORMAT)
-    if 0 < marks[1] < 2:
+    if 0 < before < 2:
         _give_sessions_their_app(conn)
-    if 0 < marks[1] < 3:
+    if 0 < before < 3:
         _put_groups_side_by_side(conn)
-    conn.execute(f"PRAGMA user_version = {FORMAT}")
+    if before != FORMAT:  # a write that changes nothing would still send others back to the file
+        conn.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _give_sessions_their_app(conn: apsw.Connection) -> None:

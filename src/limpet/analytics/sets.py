@@ -6,7 +6,7 @@ request can be sent to another version of the agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ class FailingSet(msgspec.Struct, frozen=True):
     made_at: datetime
     sessions: tuple[FailingSession, ...]
     name: str = "failing"
+
+    def __iter__(self) -> Iterator[FailingSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, named as the file. Raises InvalidInput if that cannot be done there."""

@@ -6,7 +6,7 @@ histograms that a column shows are unpacked. Rates are pooled: sums over sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from limpet.analytics.histogram import Counts, Histograms
 from limpet.analytics.metrics import MILLION
-from limpet.analytics.rollup import HISTOGRAMS, INDEX, SUMS, PackedTally
+from limpet.analytics.rollup import HISTOGRAMS, INDEX, SUM_MAX, SUMS, PackedTally
 
 _QS: Final = (0.5, 0.95, 0.99)
 _decoder: Final = msgspec.msgpack.Decoder(PackedTally)
@@ -39,6 +39,9 @@ class Table(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
 
     def __getitem__(self, value: str) -> dict[str, Any]:
         """Return the first row of a group. Raises KeyError."""
@@ -97,6 +100,9 @@ class Tallies:
         self.size = size
         flat = chain.from_iterable([cell.sums for cell in self._cells])
         sums = np.fromiter(flat, np.int64, len(self._cells) * len(SUMS)).reshape(-1, len(SUMS))
+        if np.abs(sums, dtype=np.float64).sum(axis=0).max(initial=0) > SUM_MAX:
+            most = SUM_MAX // len(sums)
+            sums = sums.clip(-most, most)
         self._sums = np.zeros((size, len(SUMS)), np.int64)
         np.add.at(self._sums, self._rows, sums)
 

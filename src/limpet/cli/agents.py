@@ -28,7 +28,7 @@ from limpet.cli.render import CommandResult, Grid, Part, TextLine, moment_cell
 from limpet.errors import InvalidInput
 from limpet.model import to_us
 from limpet.model.facts.running.memory import BUFFERS
-from limpet.session.json_forms import key_form, time_form
+from limpet.session.json_forms import key_form, proposal_form, time_form
 
 _Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One document; else all.")]
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=1, help="Which one.")]
@@ -253,7 +253,7 @@ async def proposals(
     wanted: Any = status
     every = await lp.proposals(wanted)
     shown = [each for each in every if memory in (None, each.to)]
-    form: dict[str, Any] = {"proposals": [_proposal_form(each) for each in shown]}
+    form: dict[str, Any] = {"proposals": [proposal_form(each) for each in shown]}
     rows = [
         (each.id, each.to, each.status, f"{each.confidence:.2f}", str(each.provenance), each.text)
         for each in shown
@@ -290,26 +290,11 @@ async def decide(
         raise InvalidInput("choose --accept or --refuse, and say why with --reason TEXT.")
     decided = await lp.decide(proposal, accept=accept, reason=reason, actor=actor)
     return CommandResult(
-        _proposal_form(decided), [TextLine(f"{decided.id} {decided.status}: {decided.reason}")]
+        proposal_form(decided), [TextLine(f"{decided.id} {decided.status}: {decided.reason}")]
     )
 
 
 # --- private ------------------------------------------------------------------------------------
-
-
-def _proposal_form(each: limpet.Proposal) -> dict[str, Any]:
-    return {
-        "id": each.id,
-        "to": each.to,
-        "text": each.text,
-        "session": key_form(each.provenance),
-        "confidence": each.confidence,
-        "at": time_form(to_us(each.at)),
-        "actor": each.actor,
-        "status": each.status,
-        "reason": each.reason,
-        "decided_by": each.decided_by,
-    }
 
 
 def _time_or_none(at: datetime | None) -> str | None:

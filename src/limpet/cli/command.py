@@ -27,7 +27,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import limpet
-from limpet.cli.logins import is_server, saved_token, tls_settings
+from limpet.cli.logins import is_server, saved_token
 from limpet.cli.options import session_key, store_url, user_name
 from limpet.cli.output import safe_output
 from limpet.cli.render import FOUND, CommandResult, Screen
@@ -41,6 +41,7 @@ from limpet.errors import (
 from limpet.model import DefaultActor
 from limpet.session.provenance import Provenance
 from limpet.store.open import look_at, refuse_missing
+from limpet.store.remote.tls import tls_from_environment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +83,7 @@ class StoreArgument(msgspec.Struct, frozen=True):
             async with limpet.Limpet(
                 self.url,
                 token=token,
-                tls=tls_settings(self.url),
+                tls=tls_from_environment(self.url),
                 seal_for=seal_for,
                 archive=archive,
                 node=node,
@@ -138,7 +139,7 @@ def _nodes(named: Sequence[str]) -> dict[str, limpet.Limpet]:
         url = store_url(place)
         entry: dict[str, Any] = {"keys": _KEYS.get()[0]}
         if is_server(url):
-            entry = {"token": saved_token(url), "tls": tls_settings(url)}
+            entry = {"token": saved_token(url), "tls": tls_from_environment(url)}
         others[name] = limpet.Limpet(url, **entry)
     return others
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-import limpet
 from limpet.errors import InvalidInput
 
 SCHEMES = ("http://", "https://")
@@ -17,7 +16,7 @@ SCHEMES = ("http://", "https://")
 
 def is_server(url: str) -> bool:
     """True if a URL names a server of ours."""
-    return url.startswith(SCHEMES)
+    return url.lower().startswith(SCHEMES)
 
 
 def logins_file() -> Path:
@@ -68,15 +67,3 @@ def _read() -> dict[str, str]:
     except (OSError, msgspec.MsgspecError) as error:
         reason = f"{logins_file()} cannot be read ({type(error).__name__})"
         raise InvalidInput(f"{reason}. Remove it, and log in again.") from error
-
-
-def tls_settings(url: str) -> limpet.Tls | None:
-    """Return the TLS settings for the server of a URL: LIMPET_TLS_CA, _CERT, _KEY (files) and
-    _PIN; None for http:// and where none of them is set."""
-    named = {name: os.environ.get(f"LIMPET_TLS_{name}") for name in ("CA", "CERT", "KEY", "PIN")}
-    if not url.lower().startswith("https:") or not any(named.values()):
-        return None
-    pins = [each for each in (named["PIN"] or "").split(",") if each]
-    return limpet.Tls(
-        ca=named["CA"] or None, cert=named["CERT"] or None, key=named["KEY"] or None, pins=pins
-    )

@@ -7,6 +7,8 @@ import importlib
 import re
 import sys
 import traceback
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,7 @@ import typer
 
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, LimpetError, SessionNotFound
+from limpet.model import Head
 from limpet.session.arguments import check_app
 from limpet.store.files.state import META
 from limpet.store.open import sqlite_path
@@ -167,18 +170,26 @@ def json_file(option: str, file: str) -> Any:
 
 async def refuse_unknown(lp: limpet.Limpet, app_name: str, *, deleted: bool = False) -> None:
     """Raise SessionNotFound for an app without sessions: probably a misspelled name."""
-    if (await lp.list(app=check_app(app_name), limit=1)).items:
+    if await _any_session(lp.each(app=check_app(app_name))):
         return
-    if deleted and (await lp.list(app=app_name, limit=1, deleted=True)).items:
+    if deleted and await _any_session(lp.each(app=app_name, deleted=True)):
         return
     apps = await apps_of(lp)
     here = f"this store has sessions of {shortened(apps)}" if apps else "this store has no sessions"
     raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
 
 
+async def _any_session(heads: AsyncGenerator[Head, None]) -> bool:
+    """True if there is one that the caller may see: a first page may have none, and others."""
+    async with aclosing(heads):
+        async for _ in heads:
+            return True
+    return False
+
+
 async def refuse_unknown_user(lp: limpet.Limpet, app_name: str, user: str) -> None:
     """Raise SessionNotFound for a user of an app without sessions and without shared names."""
-    if (await lp.list(app=app_name, user=user, limit=1)).items:
+    if await _any_session(lp.each(app=app_name, user=user)):
         return
     names = await lp.names(app_name, user)
     if not any([name.startswith("user:") for name in names]):
@@ -255,11 +266,16 @@ def _module(option: str, name: str) -> ModuleType:
 
 def _import_error(option: str, name: str, error: BaseException) -> InvalidInput:
     """The module exists but raised: name the error and the line, since no traceback is shown."""
-    message = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
     return InvalidInput(
-        f"{option}: the module {name} cannot be imported: {message} ({_place(error)}). "
+        f"{option}: the module {name} cannot be imported: {raised(error)}. "
         f"Fix it so that python -c 'import {name}' succeeds."
     )
+
+
+def raised(error: BaseException) -> str:
+    """An error of the user's own code, and the line that raised it."""
+    message = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
+    return f"{message} ({_place(error)})"
 
 
 def _place(error: BaseException) -> str:

@@ -52,7 +52,6 @@ _STYLES: Final[dict[str, str]] = {
 }
 # The last sentence of an error is advice to a program. These take its place at the command line.
 _ADVICE: Final = {
-    "access.entry": "Pass the key that limpet access create printed: limpet login URL",
     "archive.sealed": "Use a program that has the seal",
     "checkpoint.integrity": "Restore an older one with --fallback, and run limpet verify",
     "checkpoint.no_full": "Make one with limpet checkpoint --full, or go back with limpet rewind",
@@ -82,14 +81,29 @@ _ADVICE: Final = {
 }
 # Errors that end so have changed nothing: whoever reads one has nothing to look up first.
 _TRY_AGAIN: Final = ("Nothing was written. Try again.", "it expires on its own. Try again.")
+_KEYS: Final = "Open the store with its keys."
 _JSON: Final = "null, true, false, 64-bit integers, finite numbers, text, and lists and objects"
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
     (re.compile(r"lp\.[\w.]+\(\) \((limpet \w+)\)"), r"\1"),
     (re.compile(r"\b(?:lp|s)\.[\w.]+\(\), or (limpet )"), r"\1"),
     (re.compile(r"lp\.documents\('(\w+)'\)"), r"\1"),
     (re.compile(r"actor='([^']+)'"), r"--actor \1"),
+    (
+        re.compile(r"limpet\.open\(url, token=…\), or (limpet login URL) for the command line"),
+        r"\1",
+    ),
+    (
+        re.compile(r"pass tls=limpet\.Tls\(cert=…, key=…\)"),
+        "set LIMPET_TLS_CERT and LIMPET_TLS_KEY",
+    ),
+    (
+        re.compile(r"name its CA and its pin, as in tls=limpet\.Tls\(ca='ca\.pem'\)"),
+        "name its CA in LIMPET_TLS_CA and its pin in LIMPET_TLS_PIN",
+    ),
     (re.compile(r"\b(?:Connection\w*|OS|Timeout|BrokenPipe)Error: "), ""),
     (re.compile(r"Open it with limpet\.open\(url, keys=…\)"), "Pass --keys (or LIMPET_KEYS)"),
+    (re.compile("open it with its keys"), "pass --keys (or LIMPET_KEYS)"),
+    (re.compile("Open the store with its keys"), "Pass --keys (or LIMPET_KEYS)"),
     (re.compile(r"\[Errno -?\d+\] "), ""),
     (re.compile("None, bool, 64-bit integers, finite floats, text, and lists and dicts"), _JSON),
     (re.compile(r"\bnot (?:int|float|str|bool) "), "not "),
@@ -343,7 +357,7 @@ class Screen:
 def at_the_shell(code: str, message: str) -> str:
     """Return the message of an error with advice to a person at the command line."""
     happened, _, _ = message.rpartition(". ")
-    if happened and code in _ADVICE and not message.endswith(_TRY_AGAIN):
+    if happened and code in _ADVICE and not message.endswith((*_TRY_AGAIN, _KEYS)):
         message = f"{happened}. {_ADVICE[code]}."
     for pattern, words in _IN_PYTHON:
         message = pattern.sub(words, message)

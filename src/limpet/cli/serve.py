@@ -7,8 +7,10 @@ import getpass
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from os import _exit as end_process  # public, whatever its name says
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,22 +20,24 @@ import typer
 import limpet
 from limpet.cli.act import import_harness
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
-from limpet.cli.logins import is_server, save_token, tls_settings
+from limpet.cli.logins import is_server, save_token
 from limpet.cli.options import (
     OtherNodes,
     OwnNode,
     file_path,
     imported_object,
+    raised,
     store_url,
     time_span,
 )
-from limpet.cli.output import output
+from limpet.cli.output import output, users_code
 from limpet.cli.render import CommandResult, Screen, TextLine
-from limpet.errors import ExtraMissing, InvalidInput
+from limpet.errors import DocumentNotFound, ExtraMissing, InvalidInput, LimpetError
 from limpet.security.access import ROLES
 from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import journal_of
 from limpet.store.remote.address import PORT
+from limpet.store.remote.tls import tls_from_environment
 
 _DEV = (
     "--dev: everybody on this machine enters as an admin, without a key. Never use it where other "
@@ -121,7 +125,7 @@ def serve(
         _log_to_stderr()
     tls = server_context(tls_cert, tls_key, client_ca, pin or ())
     harnesses = [_harness(each) for each in harness or ()]
-    _loop_runner()(
+    _run(
         _serve(
             store,
             screen,
@@ -190,8 +194,8 @@ async def _serve(
         lp = await stack.enter_async_context(
             store.opened(creates=True, archive=archive, policies=cedar, node=node, nodes=nodes)
         )
-        if set_up is not None and inspect.isawaitable(done := set_up(lp)):
-            await done
+        if set_up is not None:
+            await _set_up(str(policies), set_up, lp)
         tokens = None if signing is None else limpet.Tokens(lp, signing=signing)
         folded = None
         if analytics is not None:
@@ -220,17 +224,37 @@ async def _serve(
         await stopped.wait()
 
 
+async def _set_up(named: str, set_up: Any, lp: limpet.Limpet) -> None:
+    """Call the user's function with the store. Raises InvalidInput if its code fails."""
+    try:
+        with users_code():
+            if inspect.isawaitable(done := set_up(lp)):
+                await done
+    except LimpetError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"--policies: {named} failed: {raised(error)}.") from error
+
+
 @asynccontextmanager
 async def folding(lp: limpet.Limpet, url: str) -> AsyncIterator[limpet.Analytics]:
     """Analytics that are folded as long as this lasts."""
     async with limpet.Analytics(lp, url) as analytics:
         running = asyncio.create_task(analytics.run())
+        running.add_done_callback(_say_if_failed)
         try:
             yield analytics
         finally:
             analytics.stop()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+def _say_if_failed(running: asyncio.Task[int]) -> None:
+    """The server goes on, but nothing is measured until it is started again."""
+    if not running.cancelled() and (error := running.exception()) is not None:
+        logger = logging.getLogger("limpet.server")  # which is not imported for every command
+        logger.error("analytics stopped: error=%s", type(error).__name__)
 
 
 def _log_to_stderr() -> None:
@@ -242,13 +266,28 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
-def _loop_runner() -> Any:
-    """The faster event loop, where it is installed."""
+def _run(server: Coroutine[Any, Any, None]) -> None:
+    """Run the server, on the faster event loop where it is installed.
+
+    Once it has ended and its store is closed, nothing that a turn left behind keeps the process: a
+    thread that it waits in, or a task that does not end when it is cancelled.
+    """
+    from limpet.server.limits import CANCEL_SECONDS
+
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    with suppress(ImportError):
+        from uvloop import run
+    leave = threading.Timer(CANCEL_SECONDS, end_process, (0,))
+    leave.daemon = True
+
+    async def whole() -> None:
+        await server
+        leave.start()
+
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
+        run(whole())
+    finally:
+        leave.cancel()
 
 
 @command(CARE)
@@ -273,7 +312,7 @@ async def login(
             {"url": url}, [TextLine(f"the key of {url} is not in {path} any more")]
         )
     token = _read_token()
-    async with limpet.open(url, token=token, tls=tls_settings(url)):
+    async with limpet.open(url, token=token, tls=tls_from_environment(url)):
         pass
     path = save_token(url, token)
     form = {"url": url, "file": str(path)}
@@ -369,7 +408,11 @@ async def access(
         if action == "revoke":
             if id_ is None:
                 raise InvalidInput("limpet access revoke takes the ID of a key. Pass STORE ID.")
-            key = await keys.revoke(id_)
+            try:
+                key = await keys.revoke(id_)
+            except DocumentNotFound:
+                advice = "limpet access list STORE shows the keys"
+                raise InvalidInput(f"there is no key {id_!r}. {advice}.") from None
             return CommandResult(_key_form(key), [TextLine(f"revoked {key}", "ok")])
         if role not in ROLES:
             raise InvalidInput(f"--role is one of {', '.join(ROLES)}.")

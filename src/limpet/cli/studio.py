@@ -13,10 +13,11 @@ import typer
 
 from limpet.cli.analytics import AnalyticsPath, reading
 from limpet.cli.command import LOOK, Display, StoreArgument, Unopened, chosen_token, command
-from limpet.cli.logins import is_server, saved_token, tls_settings
+from limpet.cli.logins import is_server, saved_token
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing
 from limpet.store.remote.address import address_of
+from limpet.store.remote.tls import tls_from_environment
 
 
 @command(LOOK)
@@ -56,7 +57,7 @@ async def _show(
     if is_server(store.url):
         token = chosen_token() or saved_token(store.url)
         principal = await principal_at(
-            address_of(store.url, token=token, tls=tls_settings(store.url))
+            address_of(store.url, token=token, tls=tls_from_environment(store.url))
         )
     async with AsyncExitStack() as stack:
         lp = await stack.enter_async_context(store.opened())

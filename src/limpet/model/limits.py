@@ -70,7 +70,7 @@ GRAPH_STEPS_MAX: Final = (
 PAGE_MAX: Final = 1_000
 READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
 WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters
-SCAN_MAX: Final = 20_000  # the same by status or readiness, which stores compare in place
+SCAN_MAX: Final = 20_000  # the same by status or readiness, where a database compares them
 STATES_BYTES_MAX: Final = 4 * 2**20  # of stored state, after which a page of states ends
 STATES_NAME_BYTES: Final = 512  # what a shared name counts there for each session that sees it
 # The order of updates is indexed in steps of 2**16 microseconds, about a fifteenth of a second, and

@@ -73,6 +73,7 @@ from limpet.session.runs.learnings import agent_of
 from limpet.session.runs.outcomes import MANAGED
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
+from limpet.store.pages import without_departed
 from limpet.store.protocol import Query
 
 LIMIT: Final = 20
@@ -207,6 +208,7 @@ class SessionList(ManagedTool, frozen=True):
         query = Query(app=own.app, user=own.user)
         store = writer_of(own).journal.store
         page = await store.heads(query, cursor=self.cursor, limit=check_limit(self.limit))
+        page = without_departed(page)
         named = [head.key for head in page.items if "outcome" in head.facts]
         sessions = await store.load_many(named, tail=0) if named else ()
         texts = {each.head.key: each.texts for each in sessions if each is not None}

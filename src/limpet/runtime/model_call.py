@@ -225,7 +225,10 @@ class ModelCall:
         if (fragment := data.get("tool")) is not None:
             number, name = fragment.pop("number"), fragment["name"]
             tool = self._offered.get(safe_name(name or ""))
-            named = {"request_id": self._call_id(number), "name": tool.name if tool else name}
+            named: dict[str, Any] = {"request_id": self._call_id(number)}
+            named["name"] = tool.name if tool else name
+            if tool is not None and tool.function is None:
+                named["client"] = True
             data = {**data, "tool": {**fragment, **named}}
         await self._turn.log.publish("agent.message", data, id=self.id, attempt=self.attempt)
 
@@ -254,6 +257,8 @@ class ModelCall:
             if (tool := self._offered.get(safe_name(name))) is not None:
                 permission = strictest_of(tool.permission, self._permission(tool.name))
                 data |= {"name": tool.name, "permission": EVENT_PERMISSIONS[permission]}
+                if tool.function is None and permission == "always_allow" and error is None:
+                    data["client"] = True  # who is asked for the result with an event of its own
             if not name.strip() or unfit(name, NAME_CHARS_MAX):
                 data["name"], error = "unnamed", "The call names no tool."
             if given["id"]:

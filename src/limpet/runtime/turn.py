@@ -30,6 +30,7 @@ from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.runs import INTERRUPT, step_recorded, turn_in
 from limpet.model.facts.running.setup import usable_tools
+from limpet.model.facts.scores import FEEDBACK
 from limpet.model.facts.timers import Revisit, RevisitPriority, revisit_set
 from limpet.model.limits import NAME_CHARS_MAX, REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
@@ -72,6 +73,8 @@ from limpet.session.runs.setup import (
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
+# They wake a session, and are processed, but no turn is about them.
+CONTROL: Final = frozenset((INTERRUPT, *ANSWERS, FEEDBACK))
 _NONE: Final[Mapping[str, Any]] = {}
 _PIECE: Final = ("text", "usage", "cost", "model")  # of a stream
 
@@ -574,8 +577,7 @@ class Turn:
         """
         mine = {event.seq for event in self.inputs}
         pending = await self.session.pending()
-        own = (INTERRUPT, *ANSWERS)
-        return tuple([e for e in pending if e.seq not in mine and e.type not in own])
+        return tuple([e for e in pending if e.seq not in mine and e.type not in CONTROL])
 
     async def learn(self, kind: LearningKind, text: str) -> Learning:
         """Store a lesson, a correction or an error for all sessions of the agent, and return it;

@@ -70,7 +70,7 @@ from limpet.runtime.run import (
     harness_of,
     traceback_of,
 )
-from limpet.runtime.turn import Turn
+from limpet.runtime.turn import CONTROL, Turn
 from limpet.runtime.turn_log import (
     DIED,
     TurnLog,
@@ -95,7 +95,6 @@ UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 _DEFAULT: Final = WakeOptions()
 TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
-CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
 _HELD: Final = (SUSPENDED, RESUMED)  # the phases in which a turn that was begun waits
@@ -343,14 +342,18 @@ class Wake:
                     await writer.load(tail=TAIL)
 
     async def _settle(self, log: TurnLog, start: WakeStart) -> Woken:
-        """Record an interrupt, or an answer that nothing waits for: there is no turn to run."""
+        """Record an interrupt, feedback, or an answer that nothing waits for: there is no turn to
+        run."""
+        facts = self.session.head.facts
         done: list[Draft] = [processed(start.control)] if start.control else []
         done.append(
             runs.wake_completed(
                 self._wake_id, start.turn_id, "success", fence=self.lease.fence, name="settle"
             )
         )
-        end = ChildEnd.of(self.session, "interrupted", None)
+        interrupted = start.why == "interrupt"
+        stop = "interrupted" if interrupted else runs.run_in(facts).get("stop", "end_turn")
+        end = ChildEnd.of(self.session, stop, None)
         await commit_last(log, log.closing(*done), end, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
 
@@ -611,14 +614,14 @@ class WakeStart(msgspec.Struct):
     inputs: tuple[Event, ...] = ()
     revisits: tuple[Revisit, ...] = ()
     timers: tuple[str, ...] = ()  # the names of what `revisits` shows
-    control: tuple[int, ...] = ()  # seqs of answers and interrupts that are pending
+    control: tuple[int, ...] = ()  # seqs of answers, interrupts and feedback that are pending
     redirect: Event | None = None  # the interrupt that began the turn: its note is what it is about
     records: TurnRecords = msgspec.field(default_factory=TurnRecords)
     drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
     fails: int = 0  # runs of this turn that failed or died
     died: bool = False  # the run before this one did, and had not got on
     is_eager: bool = False  # record the beginning before the harness runs
-    has_turn: bool = True  # False: an interrupt is all there was
+    has_turn: bool = True  # False: there was nothing but what is `control`
     version: str | None = None  # of the worker that began the turn
     by_default: bool = False  # requests are answered by their deadlines, if nobody was faster
 
@@ -690,13 +693,18 @@ async def _start_wake(
         if not start.has_turn and not settling and not control:
             return "nothing_pending"
     start.control, start.drafts, start.died = control, settling, died
-    start.why = _wake_reason(facts, start, overdue=bool(overdue), crashed=bool(settling))
+    answered = any([event.type in ANSWERS for event in pending])
+    start.why = _wake_reason(
+        facts, start, overdue=bool(overdue), crashed=bool(settling), answered=answered
+    )
     fence = runs.run_in(facts).get("fence", 0)
     start.is_eager = bool(settling) or lease.fence > fence + 1
     return start
 
 
-def _wake_reason(facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool) -> runs.Why:
+def _wake_reason(
+    facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool, answered: bool
+) -> runs.Why:
     """Return why it was due: the first of the reasons, in the order in which they count."""
     run, turn = runs.run_in(facts), runs.turn_in(facts)
     if runs.is_interrupted(facts) or runs.redirect_in(facts) is not None:
@@ -704,8 +712,9 @@ def _wake_reason(facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool
     if run.get("requeued"):
         return "requeue"
     if turn is None:
-        types = {event.type for event in start.inputs}
-        return ("child" if types == {CHILD_ENDED} else "input") if types else "timer"
+        if start.timers and not start.inputs:
+            return "timer"
+        return "child" if {event.type for event in start.inputs} == {CHILD_ENDED} else "input"
     if overdue:
         return "deadline"
     if crashed:
@@ -713,7 +722,7 @@ def _wake_reason(facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool
     if run.get("stop") in ("rescheduling", "budget_reached"):
         return "retry"
     ended = [event for event in start.records.ended.values() if event.processed == 0]
-    return "answer" if start.control else "child" if ended else "asked"
+    return "answer" if answered else "child" if ended else "asked"
 
 
 def _new_turn(

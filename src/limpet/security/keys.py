@@ -38,7 +38,7 @@ from limpet.security.masters import (
 )
 from limpet.security.ring import Ring, RingRow, ring_of
 from limpet.store.coding.codec import MAC_BYTES
-from limpet.store.coding.seal import OWNERS_MAX, KeyRenewed
+from limpet.store.coding.seal import OWNERS_MAX, KeyRenewed, is_scope_owner
 from limpet.store.protocol import KeyOwner, Place, Progress
 from limpet.store.remote.packing import SealingKey
 from limpet.store.system import PROCESS
@@ -56,6 +56,7 @@ FORMAT: Final = 1
 SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
 SCOPE_SECONDS: Final = 5.0  # after which the keys of apps and users are read from the ring again
 BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
+_FETCHES_MAX: Final = 8  # of keys that others remove meanwhile
 _NONCES_DRAWN: Final = 256
 _HEAD: Final = struct.Struct("!BI")
 _number: Final = struct.Struct("!I").pack
@@ -292,8 +293,15 @@ class KeySeal:
     def _is_missing(self, owner: KeyOwner) -> bool:
         return owner not in self._owners or owner in self._stale
 
+    def _at_hand(self, owner: KeyOwner) -> _OwnerKeys:
+        """Return its keys. Raises KeyRenewed if they were forgotten since it was ready."""
+        keys = self._owners.get(owner)
+        if keys is None:
+            raise KeyRenewed
+        return keys
+
     def seal(self, plain: bytes, place: Place) -> bytes:
-        keys = self._owners[place.owner]
+        keys = self._at_hand(place.owner)
         nonce = _NONCES.take()
         return keys.begin + nonce + keys.cipher.encrypt(nonce, plain, place.aad())
 
@@ -301,7 +309,7 @@ class KeySeal:
         form, number = _HEAD.unpack_from(sealed)
         if form != FORMAT:
             raise ValueError(f"its format is {form}, and this release reads {FORMAT}")
-        keys = self._owners[place.owner]
+        keys = self._at_hand(place.owner)
         if number not in keys.ciphers:
             self._look_for(place.owner, keys, number)
         cipher = keys.ciphers[number]
@@ -310,7 +318,7 @@ class KeySeal:
 
     def allows_plain(self, place: Place) -> bool:
         """True if a body at this place was written before the store had keys."""
-        keys = self._owners[place.owner]
+        keys = self._at_hand(place.owner)
         if not keys.names:
             return False
         if place.kind == "scope":
@@ -340,19 +348,20 @@ class KeySeal:
         return self._owners[owner].number
 
     async def forget(self, owner: KeyOwner) -> None:
-        self._owners.pop(owner, None)
-        self._scopes.discard(owner)
-        await self.ring.remove(owner)
+        async with self._lock:  # else a fetch that read its row before could bring it back
+            await self.ring.remove(owner)
+            self._owners.pop(owner, None)
+            self._scopes.discard(owner)
 
     # --- anchors and signatures -----------------------------------------------------------------
 
     def mac(self, head: Head) -> bytes:
         """The number of the newest key, and its MAC of a head."""
-        keys = self._owners[head.uid]
+        keys = self._at_hand(head.uid)
         return keys.mark + _mac(keys.heads[keys.number], _head_message(keys, head))
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
-        keys = self._owners[head.uid]
+        keys = self._at_hand(head.uid)
         if mac is None:
             return head.version <= keys.plain
         if not self._has_key_of(mac, head.uid):
@@ -364,7 +373,7 @@ class KeySeal:
         """True if the key is there that a MAC names. Raises KeyRenewed."""
         if len(mac) != MAC_BYTES:
             return False
-        keys, number = self._owners[owner], _key_number(mac)
+        keys, number = self._at_hand(owner), _key_number(mac)
         if number not in keys.ciphers:
             if number in keys.absent:
                 return False
@@ -535,11 +544,14 @@ class KeySeal:
     async def _fetch(self, owners: Sequence[KeyOwner]) -> None:
         """Read the keys of these owners, and make those that are not there."""
         rows = await self.ring.get("key", owners)
-        missing = set(owners) - {row.owner for row in rows}
-        if missing:
+        # What was added may be another process's by now, or gone with a user who is erased.
+        for _ in range(_FETCHES_MAX):
+            missing = list(set(owners) - {row.owner for row in rows})
+            if not missing:
+                break
             made = [RingRow("key", o, "1", await self._wrapped(o, 1, _new_key())) for o in missing]
             await self.ring.add(made)
-            rows += await self.ring.get("key", list(missing))  # another process may be faster
+            rows += await self.ring.get("key", missing)
         keys: dict[KeyOwner, dict[int, bytes]] = {}
         for row in rows:
             key = await self._unwrapped(row, _wrapped(row.value))
@@ -547,12 +559,14 @@ class KeySeal:
         plain: dict[KeyOwner, dict[str, int]] = {}
         for row in await self.ring.get("plain", owners):
             plain.setdefault(row.owner, {})[row.part] = self._plain_until(row)
+        if gone := [owner for owner in owners if owner not in keys]:
+            raise SealUnavailable(gone, "its key is removed as often as one is made")
         for owner in owners:
             known = self._owners.get(owner)
             absent = self._looked_for.pop(owner, set()) | (known.absent if known else set())
             self._owners[owner] = _OwnerKeys(keys[owner], plain.get(owner, {}), absent)
             self._stale.discard(owner)
-            if owner.startswith("["):
+            if is_scope_owner(owner):
                 self._scopes.add(owner)
 
     async def _wrapped(self, owner: KeyOwner, number: int, key: bytes) -> bytes:

@@ -86,6 +86,21 @@ class RequestForm(TypedDict):
     deadline: str | None
 
 
+class ProposalForm(TypedDict):
+    """What a session proposed to remember, and how it was decided."""
+
+    id: str
+    to: str
+    text: str
+    session: KeyForm
+    confidence: float
+    at: str
+    actor: str
+    status: str
+    reason: str | None
+    decided_by: str | None
+
+
 class OverviewForm(HeadForm):
     """One session: where it stands, what it waits for, what it used."""
 
@@ -257,6 +272,7 @@ class GraphRunForm(TypedDict):
     edges: list[tuple[str, str | None, bool]]  # from, to (null: the end), and if it is a choice
     path: list[VisitForm]
     current: str | None  # the node that runs next; null: it has ended
+    stop_reason: str | None  # why the session stopped; null: it runs
 
 
 class NodeForm(TypedDict):

@@ -51,3 +51,4 @@ CALLERS_KEPT_MAX: Final = 10_000
 COLLECTED_AFTER: Final = 20_000  # more objects than before, garbage is looked for
 DRAIN_SECONDS: Final = 10.0  # after SIGTERM, for what is at work
 TURNS_SECONDS: Final = 7.0  # of these, for turns to end before they are given back
+CANCEL_SECONDS: Final = 1.0  # for a cancelled turn to end, and at last for threads of turns

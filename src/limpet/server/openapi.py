@@ -22,10 +22,13 @@ VERSION: Final = "3.1.0"
 _DESCRIBED: Final = "limpet_described"
 _PARSES: Final = re.compile(r"\bcall\.body\((\w+)\)")
 _READS: Final = re.compile(
-    r"\bcall\.(text|texts|flag|number|limit|times|is_ascending|place)\((?:\"(\w+)\")?"
+    r"\bcall\.(text|texts|flag|number|limit|part|view|times|moment|labels|is_ascending|place)"
+    r"\((?:\"(\w+)\")?"
 )
 _HANDS_ON: Final = re.compile(r"\b(\w+)\(call\b")
 _TEXT: Final = {"type": "string"}
+_TIME: Final = {"type": "string", "format": "date-time"}
+_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": 1_000}
 _EVENT: Final = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
 _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "text": lambda name: {name: _TEXT},
@@ -33,14 +36,16 @@ _QUERIES: Final[Mapping[str, Callable[[str], dict[str, dict[str, Any]]]]] = {
     "flag": lambda name: {name: {"type": "boolean"}},
     "number": lambda name: {name: {"type": "integer", "minimum": 1}},
     "place": lambda name: {name: {"type": "integer", "minimum": 0}},
-    "limit": lambda _: {"limit": {"type": "integer", "minimum": 1, "maximum": 1_000}},
+    "limit": lambda _: {"limit": _LIMIT},
+    "part": lambda _: {"limit": _LIMIT, "page": _TEXT},
+    "view": lambda _: {"view": {"type": "string", "enum": ["basic", "full"]}},
+    "labels": lambda _: {"labels": {"type": "object", "additionalProperties": _TEXT}},
     "is_ascending": lambda _: {"order": {"type": "string", "enum": ["asc", "desc"]}},
-    "times": lambda _: {
-        f"created_at[{each}]": {"type": "string", "format": "date-time"}
-        for each in ("gt", "gte", "lt", "lte")
-    },
+    "moment": lambda name: {name: _TIME},
+    "times": lambda _: {f"created_at[{each}]": _TIME for each in ("gt", "gte", "lt", "lte")},
 }
-_WITHOUT_NAME: Final = frozenset(("limit", "times", "is_ascending"))
+_WITHOUT_NAME: Final = frozenset(("limit", "part", "times", "labels", "is_ascending"))
+_OURS: Final = "/limpet/v1/"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
     ("/", "/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
@@ -189,8 +194,14 @@ def _operation(route: Route, method: str, schema_of: dict[int, Any]) -> dict[str
         {"name": name, "in": "path", "required": True, "schema": _TEXT}
         for name in _PARAMETER.findall(route.path)
     ]
-    for name, schema in query_of(route.endpoint).items():
-        parameters.append({"name": name, "in": "query", "schema": schema})
+    queries = query_of(route.endpoint)
+    if route.path.startswith(_OURS):
+        queries |= {"app": _TEXT, "user": _TEXT}  # for callers whose key is of several
+    for name, schema in queries.items():
+        parameter: dict[str, Any] = {"name": name, "in": "query", "schema": schema}
+        if schema.get("type") == "object":  # name[key]=value
+            parameter |= {"style": "deepObject", "explode": True}
+        parameters.append(parameter)
     if parameters:
         made["parameters"] = parameters
     if of.request is not None:

@@ -27,6 +27,7 @@ from limpet.server.access import CallerOf, is_loopback
 from limpet.server.app import build
 from limpet.server.connection import BoundedProtocol
 from limpet.server.limits import (
+    CANCEL_SECONDS,
     COLLECTED_AFTER,
     DRAIN_SECONDS,
     HEADER_SECONDS,
@@ -192,7 +193,8 @@ async def _leave(server: Server, stopped: asyncio.Event) -> None:
 async def working(lp: Limpet, harnesses: Sequence[tuple[str | None, Any]]) -> AsyncIterator[None]:
     """Run the turns of apps beside the server; on leaving, they are finished or given back.
 
-    Each harness has its app, None for every app that is not reserved.
+    Each harness has its app, None for every app that is not reserved. A turn that does not end when
+    it is cancelled is left alone: its session is free again when its lease ends.
     """
     workers = [
         Worker(lp, harness, app=app, grace_seconds=TURNS_SECONDS, signals=False)
@@ -204,7 +206,12 @@ async def working(lp: Limpet, harnesses: Sequence[tuple[str | None, Any]]) -> As
     finally:
         for worker in workers:
             worker.stop()
-        await asyncio.gather(*tasks)
+        if tasks:
+            ended, late = await asyncio.wait(tasks, timeout=TURNS_SECONDS + CANCEL_SECONDS)
+            if late:
+                SERVER.warning("drain cut short: seconds=%.0f", TURNS_SECONDS + CANCEL_SECONDS)
+            for task in ended:
+                task.result()
 
 
 def freeze_start() -> None:

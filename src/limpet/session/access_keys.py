@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from limpet.errors import DocumentConflict, DocumentNotFound, EntryRefused, InvalidInput
-from limpet.model import to_time
+from limpet.model import DefaultActor, to_time
 from limpet.model.events import TIME_US_MAX
 from limpet.security.access import Principal, Role
 from limpet.session.documents import Internal
@@ -65,7 +65,7 @@ class AccessKeys:
     """The keys of a store."""
 
     def __init__(self, journal: Journal) -> None:
-        self._documents = Internal(journal, "access", actor="system:access")
+        self._documents = Internal(journal, "access", actor=DefaultActor("system:access"))
         self._journal = journal
 
     async def create(

@@ -6,13 +6,13 @@ is an object with app, user and id, and bytes are hexadecimal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time
+from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time, to_us
 from limpet.store.protocol import Page, Report
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import Lineage
     from limpet.session.relations import SessionGraph
     from limpet.session.runs.delegation import Kin
+    from limpet.session.runs.promotion import Proposal
 
 BRIEF_CHARS_MAX: Final = 6_000  # of an event in a list
+_QUOTES, _BRACKETS = 4, 8  # the room around a text, and that of brackets or a number
+_NAMES_MAX: Final = 64  # of an event's data, for its shortest fields to be kept
 
 
 def key_form(key: Key) -> dict[str, str]:
@@ -58,18 +61,32 @@ def event_form(event: Event) -> dict[str, Any]:
 
 
 def brief_event_form(event: Event) -> dict[str, Any]:
-    """An event for a list: long texts and lists are cut, and `brief` is true if any was."""
+    """An event for a list: long texts and lists are cut, and `brief` is true if any was.
+
+    Every field is there, and what is short is whole: beside a long text its usage, and that a
+    result is an error.
+    """
     form, room = event_form(event), [BRIEF_CHARS_MAX]
-    data, ops = _cut(form["data"], room), _cut(form["ops"], room)
+    data, ops = _cut_fields(form["data"], room), _cut(form["ops"], room)
     return {**form, "data": data, "ops": ops, "brief": room[0] < 0}
+
+
+def _cut_fields(data: Any, room: list[int]) -> Any:
+    """The data of an event, its shortest fields first; of very many fields, the first ones."""
+    if not isinstance(data, Mapping) or len(data) > _NAMES_MAX:
+        return _cut(data, room)
+    names = {name: _cut(name, room) for name in data}
+    shortest = sorted(data, key=lambda name: _weight(data[name], BRIEF_CHARS_MAX))
+    cut = {name: _cut(data[name], room) for name in shortest}
+    return {names[name]: cut[name] for name in data}
 
 
 def _cut(value: Any, room: list[int]) -> Any:
     """The value with as much text as there is room for; below zero: something was left out."""
     if isinstance(value, str):
-        left, room[0] = max(0, room[0]), room[0] - len(value)
+        left, room[0] = max(0, room[0]), room[0] - len(value) - _QUOTES
         return value[:left]
-    room[0] -= 8  # numbers and brackets take room as well
+    room[0] -= _BRACKETS
     if isinstance(value, Mapping):
         items = []
         for name, each in value.items():
@@ -85,6 +102,23 @@ def _cut(value: Any, room: list[int]) -> Any:
             cut.append(_cut(each, room))
         return cut
     return value
+
+
+def _weight(value: Any, most: int) -> int:
+    """The room that a value takes; beyond `most` it is counted no further."""
+    if isinstance(value, str):
+        return len(value) + _QUOTES
+    weight = _BRACKETS
+    inner: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inner = (part for item in value.items() for part in item)
+    elif isinstance(value, list | tuple):
+        inner = value
+    for each in inner:
+        if weight > most:
+            break
+        weight += _weight(each, most - weight)
+    return weight
 
 
 def head_form(head: Head) -> dict[str, Any]:
@@ -172,6 +206,22 @@ def graph_form(graph: SessionGraph) -> dict[str, Any]:
             for e in graph.edges
         ],
         "truncated": graph.truncated,
+    }
+
+
+def proposal_form(proposal: Proposal) -> dict[str, Any]:
+    """Return what a session proposed to remember, and how it was decided."""
+    return {
+        "id": proposal.id,
+        "to": proposal.to,
+        "text": proposal.text,
+        "session": key_form(proposal.provenance),
+        "confidence": proposal.confidence,
+        "at": time_form(to_us(proposal.at)),
+        "actor": proposal.actor,
+        "status": proposal.status,
+        "reason": proposal.reason,
+        "decided_by": proposal.decided_by,
     }
 
 

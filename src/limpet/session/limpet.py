@@ -106,7 +106,7 @@ from limpet.session.writer import append_unloaded, writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
 from limpet.store.open import TLS, open_store, refuse_missing, scheme_of
-from limpet.store.pages import each_page
+from limpet.store.pages import each_page, without_departed
 from limpet.store.protocol import (
     Checked,
     DerivesFiles,
@@ -202,7 +202,8 @@ class Limpet:
         nodes: Mapping[str, str | Limpet] | None = None,
         follow_moves: bool = False,
     ) -> None:
-        if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
+        served = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
+        if served and store is None:
             local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
             for name, given in local.items():
                 if given is not None:
@@ -982,7 +983,7 @@ class Limpet:
         cursors.check(query)  # the words of the store: a server could not read what is wrong
         store, limit = self._journal.store, check_limit(limit)
         page = await store.heads(query, cursor=cursor, limit=limit, states=state)
-        return page if deleted else _without_departed(page)
+        return page if deleted else without_departed(page)
 
     async def each(
         self,
@@ -1550,7 +1551,9 @@ class Limpet:
         from limpet.session.move.arrivals import Arrivals
 
         of: Any = getattr(to, "of", to)
-        if not isinstance(of, Limpet) or of._services.system is self._services.system:
+        if of is self or (isinstance(of, Limpet) and of._services.system is self._services.system):
+            raise InvalidInput("both are the same store. Open another one to move to.")
+        if not isinstance(of, Limpet):
             raise InvalidInput(
                 f"move needs another store to move to, not {described(to)}. Open one and pass it: "
                 "await lp.move(key, other)."
@@ -1917,17 +1920,6 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened
-
-
-def _without_departed(page: Page[Head]) -> Page[Head]:
-    """A page without the sessions that are at other nodes, or on their way here."""
-    away = {head.key for head in page.items if "departed" in head.facts}
-    if not away:
-        return page
-    items = tuple([head for head in page.items if head.key not in away])
-    states = {key: state for key, state in page.states.items() if key not in away}
-    damaged = tuple([key for key in page.damaged if key not in away])
-    return Page(items, page.cursor, states, damaged)
 
 
 def _with_task(labels: FrozenDict, task: str | None) -> FrozenDict:

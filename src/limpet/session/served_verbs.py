@@ -17,6 +17,7 @@ from limpet.session.history.retention import CompactReport, watch_app
 from limpet.session.life.archive import archived_bundle
 from limpet.session.life.lifecycle_policy import Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.move.departures import Departure, open_departures
 from limpet.session.move.reclaim import Reclaimed
 from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
@@ -46,6 +47,7 @@ def _verbs() -> dict[str, ServedVerb]:
         "compact": _verb((Key | None,), CompactReport, lambda lp, key: lp.maintenance.compact(key)),
         "watch_limits": _verb((Key,), type(None), _watch_limits),
         "reclaim": _verb((Key, str, int, str, Text), Reclaimed, _reclaim),
+        "departures": _verb((Text,), tuple[Departure, ...], _departures, reads=True),
         "home": _verb((Key,), Home | None, lambda lp, key: lp.home(key), reads=True),
         "propose": _verb(proposed, Proposal, _propose),
         "decide": _verb((str, str, str, Text), Proposal, _decide),
@@ -100,6 +102,11 @@ async def _watch_limits(lp: Any, key: Key) -> None:
 
 async def _reclaim(lp: Any, key: Key, lost: str, epoch: int, reason: str, actor: Text) -> Any:
     return await lp.reclaim(key, target_is_lost=lost, epoch=epoch, reason=reason, actor=actor)
+
+
+async def _departures(lp: Any, app: Text) -> tuple[Departure, ...]:
+    services = await _services(lp).approved_app("move", app)
+    return tuple(await open_departures(services.journal, app))
 
 
 async def _propose(

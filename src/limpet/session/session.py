@@ -809,7 +809,7 @@ class Session(Handle, Generic[S]):
             raise CrossSessionAccessDenied(self.key, target.known.key) from denied
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
-        """End a share that this session granted. Raises ShareNotFound."""
+        """End a share that this session granted, or received. Raises ShareNotFound."""
         from limpet.session.sharing import unshare
 
         await unshare(self._writer, id, self._writer.acting(actor))

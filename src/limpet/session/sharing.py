@@ -19,6 +19,7 @@ from limpet.errors import (
     CrossSessionAccessDenied,
     InvalidInput,
     LimpetError,
+    SessionConflict,
     SessionCorrupt,
     SessionDeleted,
     SessionEnded,
@@ -28,6 +29,7 @@ from limpet.errors import (
 )
 from limpet.model import (
     Commit,
+    Event,
     Fold,
     Head,
     Key,
@@ -59,6 +61,7 @@ from limpet.model.limits import PAGE_MAX
 from limpet.model.values import FrozenDict
 from limpet.session.history.point_in_time import head_now
 from limpet.session.journal import Journal
+from limpet.session.runs.delegation import head_of
 from limpet.session.writer import Writer
 from limpet.store.protocol import Loaded
 
@@ -84,7 +87,8 @@ class ImportedContext(msgspec.Struct, frozen=True):
     """The values of a share: current ones if it is live, those of its creation if it is a snapshot.
 
     Fields that the source does not have are missing. `versions` has the version of each field,
-    which rises with every change, even if the value returns to an earlier one. Those of a snapshot
+    which rises with every change, even if the value returns to an earlier one or the field is
+    removed; 0 is a field that the source has not had since the share began. Those of a snapshot
     stay: what is written against them is refused once the source has changed.
     """
 
@@ -166,28 +170,32 @@ def _guards(loaded: Loaded | Fold, names: Sequence[str] | Mapping[str, Any]) -> 
     return {name: int(loaded.versions.get(name, 0)) for name in names}
 
 
-async def unshare(source: Writer, id: str, actor: str) -> None:
-    """End a share at both ends, in one commit. Ended already, nothing changes."""
-    journal = source.journal
-    head = await head_now(source)
-    (event, *_) = await journal.store.read_ids(head.key, (shared_id(_check_id(id)),)) or (None,)
-    if event is None or event.data is None:
-        raise ShareNotFound(id)
-    target = key_in(event.data["target"])
+async def unshare(own: Writer, id: str, actor: str) -> None:
+    """End a share at both ends, in one commit, by either. Ended already, nothing changes."""
+    journal = own.journal
+    head = await head_now(own)
+    received = shares_in(head.facts).get(_check_id(id))
+    if received is not None:
+        end = received["source"]
+    else:
+        (event, *_) = await journal.store.read_ids(head.key, (shared_id(id),)) or (None,)
+        if event is None or event.data is None:
+            raise ShareNotFound(id)
+        end = event.data["target"]
     draft, other = journal.prepare(unshared(id), actor), journal.prepare(unshared(id), actor)
     commits = [Commit(head.key, (draft,), uid=head.uid)]
     try:
-        there = (await _load(journal, target)).head
+        there = (await _load(journal, key_in(end))).head
     except _GONE:
         there = None
     # One that has departed takes nothing more, and reads the share nowhere else.
     away = there is not None and departure(there.facts) is not None
-    if there is not None and there.uid == event.data["target"]["uid"] and not away:
-        if id not in shares_in(there.facts):
+    if there is not None and there.uid == end["uid"] and not away:
+        if received is None and id not in shares_in(there.facts):
             return
-        commits.append(Commit(target, (other,), uid=there.uid))
+        commits.append(Commit(there.key, (other,), uid=there.uid))
     answers = await journal.commit(commits)
-    source.known.absorb(answers[0], (draft,))
+    own.known.absorb(answers[0], (draft,))
 
 
 def _check_terms(
@@ -275,42 +283,52 @@ class SharedReader:
             try:
                 await self._changed(terms, context.source_version)
                 newest = await self._live(terms)
-                since = self._since(terms, context.source_version, newest)
-                async with aclosing(since):
+                behind = newest.source_version > context.source_version + 1
+                async with aclosing(self._since(terms, context, newest)) as since:
                     async for newer in since:
                         changed = newer.versions != context.versions
                         context = newer
+                        if changed and behind:  # the share may have ended since they were read
+                            await self._check(terms)
                         if changed:
                             yield context
             except ShareNotFound:
                 return
 
     async def _since(
-        self, terms: FrozenDict, version: int, newest: ImportedContext
+        self, terms: FrozenDict, known: ImportedContext, newest: ImportedContext
     ) -> AsyncGenerator[ImportedContext, None]:
-        """Yield the values as they were after each event beyond `version` that may have changed
-        one of them, and the newest: who is slower than the writer misses none. Raises
-        ShareNotFound if the share ends meanwhile."""
+        """Yield the values as they were after each event since `known` that may have changed one of
+        them, and the newest: who is slower than the writer misses none. Raises ShareNotFound if the
+        source is gone."""
         source, names, store = key_in(terms["source"]), terms["fields"], self._journal.store
+        version, versions = known.source_version, dict(known.versions)
         fold: Fold | None = None
-        while version + 1 < newest.source_version:
-            page = await store.read(
-                source, after=version, limit=PAGE_MAX, reverse=False, types=None
-            )
-            fold = fold or await store.fold_at(source, version)
-            for event in page:
-                if event.seq >= newest.source_version:
-                    break
-                before = _guards(fold, names)
-                fold, whole = replay_any(fold, event)
-                if not whole:  # its body was removed: the store may have a snapshot beyond it
-                    fold = await store.fold_at(source, event.seq)
-                if _guards(fold, names) != before:
-                    await self._head(terms)
-                    yield _live_context(terms, fold)
-            if not page:  # it was deleted meanwhile
-                break
-            version = page[-1].seq
+        try:
+            while version + 1 < newest.source_version:
+                page = await store.read(
+                    source, after=version, limit=PAGE_MAX, reverse=False, types=None
+                )
+                if not page:
+                    raise ShareNotFound(self._id)
+                fold = fold or await store.fold_at(source, version)
+                for event in page:
+                    if event.seq >= newest.source_version:
+                        break
+                    before, had = dict(versions), fold.fields
+                    fold, whole = replay_any(fold, event)
+                    if not whole:  # its body was removed: the store may have a snapshot beyond it
+                        fold = await store.fold_at(source, event.seq)
+                    for name in names:
+                        if name in fold.fields:
+                            versions[name] = fold.versions[name]
+                        elif name in had or _changes(event, name):
+                            versions[name] = event.seq
+                    if versions != before:
+                        yield _live_context(terms, fold, versions)
+                version = page[-1].seq
+        except _GONE:
+            raise ShareNotFound(self._id) from None
         yield newest
 
     async def write(
@@ -330,6 +348,7 @@ class SharedReader:
             raise InvalidInput("read_shared comes first, or pass expect={field: version}.")
         loaded = await self._load_source(terms)
         head = await self._head(terms)
+        guards = await self._expected(terms, loaded, expect)
         ops = [op.Set((name,), value) for name, value in values.items()]
         written = journal.prepare(share_written(self._id, target, head.uid, ops), actor)
         used = journal.prepare(share_used(self._id, tuple(values)), actor)
@@ -338,7 +357,7 @@ class SharedReader:
                 Commit(
                     source,
                     (written,),
-                    guards=expect,
+                    guards=guards,
                     classless=True,
                     uid=loaded.head.uid,
                 ),
@@ -347,6 +366,21 @@ class SharedReader:
         )
         self._target.known.absorb(answers[1], (used,))
         return dict.fromkeys(values, answers[0].head.version)
+
+    async def _expected(
+        self, terms: FrozenDict, loaded: Loaded, expect: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return the versions under which the store takes the write: it knows a field that is not
+        there by 0. Raises SessionConflict."""
+        absent = [name for name in expect if name not in loaded.fields]
+        if not absent:
+            return expect
+        versions = await self._versions(terms, loaded)
+        for name in absent:
+            if expect[name] != versions[name]:
+                key = key_in(terms["source"])
+                raise SessionConflict(key, "name", expect[name], versions[name], name)
+        return {**expect, **dict.fromkeys(absent, 0)}
 
     async def _terms(self) -> FrozenDict:
         head = await head_now(self._target)
@@ -364,25 +398,69 @@ class SharedReader:
         self._own_version = head.version
         return head
 
+    async def _check(self, terms: FrozenDict) -> None:
+        """Raise ShareNotFound if the share has ended, at either of its sessions."""
+        self._check_source(terms, await head_of(self._journal, key_in(terms["source"])))
+        await self._head(terms)
+
+    def _check_source(self, terms: FrozenDict, head: Head | None) -> None:
+        # The rows that a departed source left here are not its state now.
+        if head is None or head.uid != terms["source"]["uid"] or head.phase in TERMINAL:
+            raise ShareNotFound(self._id)
+        if departure(head.facts) is not None:
+            raise ShareNotFound(self._id)
+
     def _ended(self, target: Head, terms: FrozenDict) -> bool:
         return _is_past(terms, self._journal.now_us()) or target.phase in TERMINAL
 
     async def _load_source(self, terms: FrozenDict) -> Loaded:
-        source = terms["source"]
         try:
-            loaded = await _load(self._journal, key_in(source))
+            loaded = await _load(self._journal, key_in(terms["source"]))
         except _GONE:
             raise ShareNotFound(self._id) from None
-        head = loaded.head
-        # The rows that a departed source left here are not its state now.
-        if head.uid != source["uid"] or head.phase in TERMINAL or departure(head.facts) is not None:
-            raise ShareNotFound(self._id)
+        self._check_source(terms, loaded.head)
         return loaded
 
     async def _live(self, terms: FrozenDict) -> ImportedContext:
         loaded = await self._load_source(terms)
+        versions = await self._versions(terms, loaded)
         await self._head(terms)  # afterwards: see the module
-        return _live_context(terms, loaded)
+        return _live_context(terms, loaded, versions)
+
+    async def _versions(self, terms: FrozenDict, loaded: Loaded) -> Mapping[str, int]:
+        """Return the version of each field. That of one that the source does not have is the event
+        that took it away: with 0 it would go backwards, and who waits for it would not wake."""
+        versions = _guards(loaded, terms["fields"])
+        absent = [name for name in versions if name not in loaded.fields]
+        if not absent:
+            return versions
+        begins: tuple[int, Mapping[str, int]] = (terms["version"], {})
+        after, removals = (self._target.shared_removals or {}).get(self._id, begins)
+        at = loaded.head.version
+        if after > at:  # another read of this object was faster
+            after, removals = begins
+        for name in absent:
+            newest = await self._last_change(terms, name, after, at)
+            versions[name] = newest or removals.get(name, 0)
+        known = self._target.shared_removals or {}
+        self._target.shared_removals = {**known, self._id: (at, {n: versions[n] for n in absent})}
+        return versions
+
+    async def _last_change(self, terms: FrozenDict, name: str, after: int, at: int) -> int:
+        """Return the newest event of the source up to `at` that changed a field; 0 if there is none
+        beyond `after`. The store finds it without decoding what does not name the field."""
+        source, store, before = key_in(terms["source"]), self._journal.store, at + 1
+        try:
+            while page := await store.naming(
+                source, name, before=before, after=after, limit=PAGE_MAX
+            ):
+                for event in page:
+                    if _changes(event, name):
+                        return event.seq
+                before = page[-1].seq
+        except _GONE:
+            raise ShareNotFound(self._id) from None
+        return 0
 
     async def _snapshot(self, terms: FrozenDict) -> ImportedContext:
         source = terms["source"]
@@ -438,16 +516,22 @@ class SharedReader:
             await anext(events)
 
 
-def _live_context(terms: FrozenDict, of: Loaded | Fold) -> ImportedContext:
-    names = terms["fields"]
+def _live_context(
+    terms: FrozenDict, of: Loaded | Fold, versions: Mapping[str, int]
+) -> ImportedContext:
     return ImportedContext(
-        FrozenDict({name: of.fields[name] for name in names if name in of.fields}),
-        FrozenDict(_guards(of, names)),
+        FrozenDict({name: of.fields[name] for name in terms["fields"] if name in of.fields}),
+        FrozenDict(versions),
         to_time(of.head.updated_us),
         of.head.version,
         terms["access"],
         "live",
     )
+
+
+def _changes(event: Event, name: str) -> bool:
+    """True if the event has an operation on the field, or may have had one."""
+    return event.removed or event.damage is not None or name in [o.path[0] for o in event.ops]
 
 
 def check_shared_write(values: object, expect: object) -> None:

@@ -26,6 +26,7 @@ from limpet.session.performed import ask_server, server_of
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.leases import Leases
+from limpet.store.pages import without_departed
 from limpet.store.protocol import Page, Query
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ class StoreWork:
         `head.facts["ending"]["held"]` names the effects that are not undone. Raises InvalidCursor.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
-        return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
+        page = await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
+        return without_departed(page)
 
     async def requeue(
         self,

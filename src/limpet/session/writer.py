@@ -66,6 +66,7 @@ class Writer:
         "known",
         "lease",
         "services",
+        "shared_removals",
         "shared_versions",
         "typed",
         "working_memory",
@@ -85,6 +86,8 @@ class Writer:
         self.known, self.lease, self.typed = known, lease, typed
         self._owner = owner
         self.shared_versions: dict[str, Mapping[str, int]] | None = None  # as last read, by share
+        # Fields that the source of a share does not have: up to which version they were looked for.
+        self.shared_removals: dict[str, tuple[int, Mapping[str, int]]] | None = None
         self.working_memory: dict[str, Any] | None = None  # see `life.memory`
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
-from limpet.model import EMPTY, FrozenDict, Head, Key, limits, unfit
+from limpet.model import EMPTY, FrozenDict, Head, Key, unfit
 from limpet.model.facts.phases import ACTIVE, PHASES
 from limpet.model.facts.running.runs import STATUSES
 from limpet.model.facts.running.waiting import open_request
@@ -148,10 +148,7 @@ def check(query: Query) -> None:
         )
     if query.phase not in (None, *PHASES):
         raise InvalidQuery(f"phase is one of {', '.join(PHASES)}, not {query.phase!r}")
-    if query.status not in (None, *STATUSES):
-        raise InvalidQuery(f"status is one of {', '.join(STATUSES)}, not {query.status!r}")
-    if query.ready not in (None, *READINESS):
-        raise InvalidQuery(f"ready is one of {', '.join(READINESS)}, not {query.ready!r}")
+    check_work(query.status, query.ready)
     if by_work(query) and (query.order != "created" or query.phase or query.deleted):
         raise InvalidQuery(
             "status and ready go with order='created' and without a phase: leave out the phase, or "
@@ -183,14 +180,17 @@ def by_phase(query: Query) -> bool:
     return asks and query.user is None and not query.labels
 
 
+def check_work(status: object, ready: object) -> None:
+    """Raise InvalidQuery for a status or a readiness that there is not."""
+    if status not in (None, *STATUSES):
+        raise InvalidQuery(f"status is one of {', '.join(STATUSES)}, not {status!r}")
+    if ready not in (None, *READINESS):
+        raise InvalidQuery(f"ready is one of {', '.join(READINESS)}, not {ready!r}")
+
+
 def by_work(query: Query) -> bool:
     """True if it asks for what sessions do now, which changes with time and has no index."""
     return query.status is not None or query.ready is not None
-
-
-def walked(query: Query) -> int:
-    """The heads that a page looks at, at most, while it filters."""
-    return limits.SCAN_MAX if by_work(query) else limits.WALK_MAX
 
 
 def works(query: Query, head: Head, now_us: int) -> bool:

@@ -46,7 +46,8 @@ class Tally(NamedTuple):
 
 @runtime_checkable
 class Overview(Protocol):
-    """The ability to find open requests and to count sessions."""
+    """The ability to find open requests and to count sessions. One that has departed to another
+    node is neither: it is answered, and counted, where it is."""
 
     async def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None

@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from limpet.model import Event, Head
+from limpet.model import Event, Head, limits
+from limpet.model.facts.moves import departure
 from limpet.model.limits import PAGE_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Page, Query, Store
 
@@ -65,12 +66,10 @@ def page(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
     return bare(within(PageBytes(), sized))
 
 
-def walk(
-    rows: Iterable[T], passes: Callable[[T], bool], limit: int, most: int
-) -> tuple[list[T], T | None]:
+def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[list[T], T | None]:
     """The first `limit` rows that pass, and the row to go on from; None if the end was reached.
 
-    No more than `most` rows are looked at: then fewer, or none, may have been met.
+    No more than WALK_MAX rows are looked at: then fewer, or none, may have been met.
     """
     met: list[T] = []
     last: T | None = None
@@ -80,7 +79,7 @@ def walk(
                 return met, last
             met.append(row)
         last = row
-        if number == most:
+        if number == limits.WALK_MAX:
             return met, last
     return met, None
 
@@ -142,6 +141,17 @@ def head_pages(
     return each_page(
         lambda cursor: store.heads(query, cursor=cursor, limit=PAGE_MAX, states=states)
     )
+
+
+def without_departed(page: Page[Head]) -> Page[Head]:
+    """Return a page without the sessions that are at other nodes, or on their way here."""
+    away = {head.key for head in page.items if departure(head.facts) is not None}
+    if not away:
+        return page
+    items = tuple([head for head in page.items if head.key not in away])
+    states = {key: state for key, state in page.states.items() if key not in away}
+    damaged = tuple([key for key in page.damaged if key not in away])
+    return Page(items, page.cursor, states, damaged)
 
 
 async def each_head(store: Store, query: Query) -> AsyncGenerator[Head, None]:

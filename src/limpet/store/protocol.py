@@ -228,7 +228,7 @@ class Store(Protocol):
         exactly once.
 
         status and ready are as of now, by the store's clock. They go with order "created" and
-        without a phase; at most SCAN_MAX heads a page are compared, where they lie.
+        without a phase; a database compares at most SCAN_MAX heads a page, where they lie.
 
         With `states` the page has the state of each session, from the same instant and in the same
         round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session
@@ -715,7 +715,8 @@ class MarkingSeal(Seal, Protocol):
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
         """True if `mac` is that of this head, or there is none and the head is from before the
-        store was sealed. This and `open` raise KeyRenewed for a key that another process made."""
+        store was sealed. This and `open` raise KeyRenewed for a key that another process made;
+        they, `seal`, `mac` and `allows_plain` do for keys that were forgotten meanwhile."""
         ...
 
     def doubt(self, owners: Sequence[KeyOwner]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -52,10 +53,14 @@ def test_the_tails_are_those_of_scipy() -> None:
             assert f_tail(t, 8, degrees) == pytest.approx(stats.f.sf(t, 8, degrees), rel=1e-9)
 
 
-async def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
-    """duckdb and polars see the rows, their types and the lists of tools."""
-    before = time.time()
-    async with limpet.open("memory://") as lp, limpet.Analytics(lp, "memory://") as an:
+@pytest.mark.parametrize("kept", ["memory", "file"])
+async def test_other_programs_read_the_parquet_file(tmp_path: Path, kept: str) -> None:
+    """duckdb and polars see the rows, their types and the lists of tools; a file is written while
+    other tasks go on."""
+    before, folder, ticks = time.time(), tmp_path / "out", []
+    folder.mkdir()
+    url = "memory://" if kept == "memory" else f"sqlite:///{tmp_path}/analytics.db"
+    async with limpet.open("memory://") as lp, limpet.Analytics(lp, url) as an:
         for number in range(5):
             s = await lp.create("support", "ada", actor="user:ada")
             await s.append("user.message", {"text": "hi"})
@@ -65,9 +70,11 @@ async def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
             said = {"text": "yes", "usage": {"input": number, "output": 1}, "cost": 0.5}
             await s.append("agent.message", said, actor="agent:a")
         await an.run(once=True)
-        path = tmp_path / "sessions.parquet"
+        path = folder / "sessions.parquet"
+        asyncio.get_running_loop().call_soon(ticks.append, 1)
         assert await an.export(path, app="sales") == 0
         assert polars.read_parquet(path).is_empty()
+        assert len(ticks) == (kept == "file")
         assert await an.export(path, app="support") == 5
     columns = "count(*), sum(tokens_input), sum(cost_usd), epoch(min(created_at))"
     query = f"SELECT {columns} FROM '{path}'"
@@ -78,4 +85,4 @@ async def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
     assert frame["turns"].to_list() == [1] * 5
     assert frame["tools"][0].to_list()[0]["name"] == "search"
     assert frame["satisfaction"].null_count() == 5
-    assert [each.name for each in tmp_path.iterdir()] == ["sessions.parquet"]
+    assert [each.name for each in folder.iterdir()] == ["sessions.parquet"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,9 +20,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 import limpet
-from limpet.graph import END, GraphBuilder, State, as_harness
+from limpet.graph import END, GraphBuilder, State, approve, as_harness
 from tests.support.browser import RUN, launched, served_by, studio_of
-from tests.support.studio_sample import HOSTILE, order_graph
+from tests.support.studio_sample import HOSTILE, charging, order_graph
 
 ADA = "user:ada"
 
@@ -389,6 +390,18 @@ def test_requests_stay_when_events_arrive_and_when_a_read_fails(visit: Visitor, 
     expect(cards).to_have_count(2)
 
 
+def test_the_number_of_requests_is_live_on_every_page(visit: Visitor, lp: Any) -> None:
+    """Who watches the fleet, or a session, sees that somebody is asked."""
+    for number, place in enumerate(("#/fleet", "#/s/support/ada/close1")):
+        s = lp.create("support", "ada", f"close{number}", actor=ADA)
+        page = visit(place)
+        expect(page.locator("#waiting")).to_have_text(str(3 + number))
+        expect(page.locator("#connection")).to_have_text("live")
+        s.append("user.message", {"text": "Close my account."}, actor=ADA)
+        lp.wake(s.key, _asks_until)
+        expect(page.locator("#waiting")).to_have_text(str(4 + number))
+
+
 async def _asks_until(turn: limpet.Turn) -> None:
     what = {"user": "ada", "in": {"region": {"zone": {"hosts": ["db-1"]}}}}
     await turn.approve("close the account", what, deadline=timedelta(minutes=30))
@@ -408,9 +421,31 @@ def test_a_request_says_when_it_expires_and_leaves_a_session_when_it_is_answered
     page = visit("#/s/support/ada/closing")
     docked = page.locator(".waiting .request")
     expect(docked).to_contain_text("close the account")
+    expect(page.locator(".status .chip")).to_have_text(["active", "requires action"])
     s.refresh()
     s.confirm(s.blocked_on[0].id, allow=False, actor="user:boss")
     expect(docked).to_have_count(0)
+    expect(page.locator(".status .chip")).to_have_text(["active", "due"])  # a worker goes on
+
+
+def test_an_app_does_not_decide_what_all_apps_remember(
+    browser: Browser, store: Path, lp: Any
+) -> None:
+    """Its admin sees the proposal, without a button; a request of the app has its buttons."""
+    key = lp.get("support", "ada", "kettle").key
+    lp.propose("Ask for a photo.", provenance=key, confidence=0.9, to="org:acme")
+    command = [*RUN, "access", "create", str(store), "--app", "support", "--role", "admin"]
+    key = subprocess.check_output(command, text=True).split()[0]
+    with served_by(store) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studio#/inbox")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        card = page.locator(".request", has_text="Ask for a photo.")
+        expect(card).to_contain_text("lets you look, not answer")
+        expect(card.get_by_role("button", name="Accept")).to_have_count(0)
+        expect(page.get_by_role("button", name="Deny")).to_have_count(1)
+        page.close()
 
 
 def test_who_may_only_look_sees_requests_without_answers(browser: Browser, store: Path) -> None:
@@ -452,6 +487,90 @@ def test_a_session_shows_its_conversation_with_tools_and_effects(look: Visitor) 
     expect(updated).to_contain_text('steps = 3, mood = "happy"')  # what the event changed
 
 
+def _fails_deep(depth: int) -> None:
+    """Two functions in turn: a traceback folds what is repeated."""
+    if depth == 0:
+        raise ValueError("the shop's API answered 502 Bad Gateway")
+    _fails_deeper(depth - 1)
+
+
+def _fails_deeper(depth: int) -> None:
+    _fails_deep(depth)
+
+
+async def _fails_long(turn: limpet.Turn) -> None:
+    _fails_deep(40)
+
+
+def test_what_was_cut_for_the_list_is_read_in_full(visit: Visitor, lp: Any) -> None:
+    """The beginning of a long input, output, answer or traceback, and all of it by a click; beside
+    it stay the usage, and that the result is an error."""
+    s = lp.create("support", "ada", "lengthy", actor=ADA)
+    call = {"name": "dump", "input": {"query": "q" * 7_000, "last": "field"}, "request_id": "r1"}
+    failed = {"output": "line " * 8_000 + "the last line", "is_error": True, "request_id": "r1"}
+    said = {"text": "word " * 5_000 + "the end", "usage": {"input": 900, "output": 80}, "cost": 0.5}
+    types = ("agent.tool_use", "agent.tool_result", "agent.message")
+    for type, data in zip(types, (call, failed, said), strict=True):
+        s.append(type, data, actor="agent:a")
+    page = visit("#/s/support/ada/lengthy")
+    card = page.locator(".card.tool")
+    expect(card.locator(".result")).to_have_text("error")
+    error = card.locator("details", has_text="error").last
+    expect(error).to_contain_text("line line")  # it is open
+    expect(error).not_to_contain_text("the last line")
+    error.get_by_role("button", name="Show all").click()
+    expect(error).to_contain_text("the last line")
+    card.get_by_text("input", exact=True).click()
+    expect(card).not_to_contain_text("field")
+    card.get_by_role("button", name="Show all").click()
+    expect(card).to_contain_text("lastfield")
+    message = page.locator(".message")
+    expect(message).to_contain_text("900 in · 80 out · $0.50")
+    message.get_by_role("button", name="Show all").click()
+    expect(message).to_contain_text("the end")
+    s.append("user.message", {"text": "Again?"}, actor=ADA)
+    lp.wake(s.key, _fails_long)
+    page.get_by_text("traceback", exact=True).click()
+    trace = page.locator(".card.bad pre")
+    trace.get_by_role("button", name="Show all").click()
+    expect(trace).to_contain_text("ValueError: the shop's API answered 502 Bad Gateway")
+    expect(page.locator(".card.bad")).to_contain_text("Retry due")
+    expect(page.locator(".status .is-rescheduling")).to_have_count(1)
+    reason = page.locator(".rule.rescheduling > span").bounding_box()
+    assert reason is not None
+    assert reason["height"] < 30  # beside a long summary it is one line
+
+
+async def _asks_twice(turn: limpet.Turn) -> None:
+    """At once: the turn waits for both."""
+    paths = [f"/srv/export-{n}" for n in range(40)]
+    names = ("delete files", "delete backups")
+    await asyncio.gather(*[turn.approve(each, {"paths": paths}) for each in names])
+
+
+def test_the_input_of_each_of_several_requests_is_seen_before_its_answers(
+    visit: Visitor, lp: Any
+) -> None:
+    """Buttons that stay in view would cover what they decide on."""
+    s = lp.create("support", "ada", "cleanup", actor=ADA)
+    s.append("user.message", {"text": "Clean up."})
+    lp.wake(s.key, _asks_twice)
+    page = visit("#/s/support/ada/cleanup")
+    cards = page.locator(".waiting .request")
+    expect(cards).to_have_count(2)
+    for place in range(2):
+        card = cards.nth(place)
+        expect(card).to_contain_text("/srv/export-0")
+        input, buttons = [card.locator(each).bounding_box() for each in (".input", ".buttons")]
+        assert input is not None
+        assert buttons is not None
+        assert input["y"] + input["height"] <= buttons["y"]
+    assert barriers(page) == []
+    cards.nth(1).get_by_role("button", name="Allow").click()
+    page.locator("dialog").get_by_role("button", name="Allow").click()
+    expect(cards).to_have_count(1)
+
+
 def test_an_effect_that_may_have_happened_is_one_card(look: Visitor) -> None:
     """The question about it is in the card of the effect, and says plainly what is not known."""
     page = look("#/s/support/dan/payment")
@@ -459,6 +578,21 @@ def test_an_effect_that_may_have_happened_is_one_card(look: Visitor) -> None:
     expect(page.locator(".rows .card.unsure")).to_contain_text("It may have happened.")
     expect(page.locator(".rows .card")).to_contain_text("unknown")
     expect(page.locator(".waiting .request")).to_contain_text("This may have happened")
+
+
+def test_a_broken_chain_names_the_event(browser: Browser, store: Path) -> None:
+    """An event that somebody changed in the file is found as soon as its session is opened."""
+    with sqlite3.connect(store) as file:
+        (sid,) = file.execute("SELECT sid FROM events WHERE seq = 45").fetchone()
+        file.execute("UPDATE events SET actor = 'user:eve' WHERE sid = ? AND seq = 12", (sid,))
+    file.close()
+    with studio_of(store) as (link, _):
+        page = browser.new_page()
+        page.goto(link)
+        page.get_by_role("heading", name="Fleet").wait_for()
+        page.goto(link.split("#")[0] + KETTLE)
+        expect(page.locator(".verify.wrong")).to_contain_text("✗ event 12 breaks the chain")
+        page.close()
 
 
 def test_a_session_that_ends_takes_no_more_messages(visit: Visitor, lp: Any) -> None:
@@ -617,7 +751,8 @@ def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
     worker = threading.Thread(target=lp.wake, args=(s.key, answers))
     worker.start()
     try:
-        expect(page.locator(".woken .sum")).to_contain_text("running")
+        expect(page.locator(".woken .sum")).to_have_text("running")  # no time that stands still
+        expect(page.locator(".message.user")).to_contain_text("pending")
     finally:
         goes_on.set()
         worker.join()
@@ -625,6 +760,7 @@ def test_a_wake_is_drawn_while_it_runs(visit: Visitor, lp: Any) -> None:
     expect(page.locator(".woken")).to_have_count(1)
     expect(page.locator(".woken .span", has_text="look")).to_be_visible()
     expect(page.locator(".message.agent")).to_contain_text("Here it is.")
+    expect(page.locator(".message.user")).not_to_contain_text("pending")
     assert page.locator(".line").all_inner_texts() == []  # spans are of the trace, live too
 
 
@@ -829,6 +965,10 @@ def test_edit_and_fork_then_compare(visit: Visitor, lp: Any) -> None:
     state.fill("not json")
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.locator("dialog .wrong")).to_contain_text("JSON")
+    for not_fields in ("[1]", "5", "null"):
+        state.fill(not_fields)
+        page.get_by_role("button", name="Fork with this state").click()
+        expect(page.locator("dialog .wrong")).to_contain_text("Write the fields as a JSON object")
     state.fill(json.dumps({**whole, "mood": "curious"}))
     page.get_by_role("button", name="Fork with this state").click()
     expect(page.get_by_role("heading", name="Compare")).to_be_visible()
@@ -856,6 +996,20 @@ def test_two_forks_are_aligned(look: Visitor) -> None:
     )
 
 
+def test_a_comparison_names_the_tools(look: Visitor) -> None:
+    """A call by its name and its input, an effect by its name: not by hashes and ids."""
+    page = look("#/compare/support/ada/kettle/kettle-kinder")
+    table = page.locator(".aligned")
+    expect(table.locator("td", has_text="agent.tool_use").first).to_contain_text(
+        'find_order {"number":"7"}'
+    )
+    intended = table.locator("td", has_text="effect.intended")
+    expect(intended).to_contain_text('refund {"number":"7","eur":40')
+    expect(intended).not_to_contain_text("args_hash")
+    missing = table.locator("tr", has_text="effect.intended").locator("td.none")
+    expect(missing).to_have_count(1)
+
+
 def test_forks_of_two_moments_share_what_is_before_the_earlier(visit: Visitor, lp: Any) -> None:
     """Also where neither is a fork of the other, and the events after that are compared."""
     origin = lp.get("support", "ada", "kettle")
@@ -880,6 +1034,10 @@ def test_bisect_finds_the_event(look: Visitor) -> None:
     page = look(f"{KETTLE}?tab=state")
     page.get_by_role("button", name="Bisect").click()
     page.get_by_label("Field").fill("mood")
+    for value, why in (("happy", "It is true now"), ("gloomy", "It was not true to begin with")):
+        page.get_by_label("Value").fill(value)
+        page.get_by_role("button", name="Find it").click()
+        expect(page.locator("dialog .wrong")).to_contain_text(why)
     page.get_by_label("Value").fill("calm")
     page.get_by_role("button", name="Find it").click()
     expect(page.locator(".place")).to_contain_text("event 29")
@@ -925,6 +1083,109 @@ def test_acts_ask_first_and_are_recorded_with_the_person(visit: Visitor, lp: Any
     assert {e.actor for e in mine} == {mine[0].actor}
     (suspended,) = events_of(lp, key, "session.suspended")
     assert suspended.data["reason"] == "a holiday"
+
+
+def test_a_session_is_ended_and_archived(visit: Visitor, lp: Any) -> None:
+    """Activate, complete, archive and terminate ask first too; each is recorded with who did it."""
+
+    def act(name: str) -> None:
+        page.locator(".menu summary").click()
+        page.locator(".menu").get_by_role("button", name=name).click()
+        page.locator("dialog").get_by_role("button", name=name).click()
+
+    lp.create("support", "ada", "new", actor=ADA, phase="init")
+    page = visit("#/s/support/ada/new")
+    phase = page.locator(".status .chip").first
+    for name, wanted in (
+        ("Activate", "active"),
+        ("Complete", "completed"),
+        ("Archive", "archived"),
+    ):
+        act(name)
+        expect(phase).to_have_text(wanted)
+    lp.create("support", "ada", "stray", actor=ADA)
+    page = visit("#/s/support/ada/stray")
+    page.locator(".menu summary").click()
+    page.locator(".menu").get_by_role("button", name="Terminate").click()
+    page.get_by_label("Reason").fill("it went astray")
+    page.locator("dialog").get_by_role("button", name="Terminate").click()
+    expect(page.locator(".status .chip").first).to_have_text("terminated")
+    (ended,) = events_of(lp, ("support", "ada", "stray"), "session.terminated")
+    assert ended.data["reason"] == "it went astray"
+    assert ended.actor not in ("user:ada", "system:limpet")
+
+
+def test_a_fork_and_a_restored_checkpoint(visit: Visitor, lp: Any) -> None:
+    """A plain fork has nothing new; a restore goes back to what was pinned."""
+    page = visit(f"{KETTLE}?tab=state")
+    page.get_by_label("Moment in the history").fill("29")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    page.get_by_role("button", name="Fork here", exact=True).click()
+    page.locator("dialog").get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+    expect(page.locator(".lead")).to_contain_text("They share 29 events")
+    page = visit(f"{KETTLE}?tab=state")
+    page.get_by_role("button", name="Restore").click()
+    page.locator("dialog").get_by_role("button", name="Restore").click()
+    expect(page.locator(".line", has_text="went back")).to_contain_text("to event 43")
+    expect(page.locator("div.state")).to_contain_text("moodannoyed")
+    assert lp.get("support", "ada", "kettle").values["mood"] == "annoyed"
+
+
+async def _pays_twice(turn: limpet.Turn) -> None:
+    async def pay(idempotency_key: str) -> str:
+        return "paid"
+
+    await turn.effect("pay back", pay)
+    await turn.approve("go on", {})
+
+
+async def _pays_otherwise(turn: limpet.Turn) -> None:
+    async def pay(idempotency_key: str) -> str:
+        return "paid"
+
+    await turn.effect("pay differently", pay)
+
+
+def test_every_kind_of_answer_is_recorded(visit: Visitor, lp: Any) -> None:
+    """Deny, run again and give up, also of a turn that no longer fits its record, and accept what
+    was proposed for a memory; each with its note."""
+    s = lp.create("support", "ada", "changed", actor=ADA)
+    s.append("user.message", {"text": "Pay."})
+    lp.wake(s.key, _pays_twice)
+    s.refresh()
+    s.confirm(s.blocked_on[0].id, allow=True, actor="user:boss")
+    lp.wake(s.key, _pays_otherwise)
+    again = lp.create("support", "ada", "again", actor=ADA)
+    again.append("user.message", {"text": "Charge my card, please."})
+    lp.wake(again.key, charging)
+    offered = lp.propose("Ask for a photo.", provenance=s.key, confidence=0.9, to="org:acme")
+    page = visit("#/inbox")
+    cards = page.locator(".request")
+    for text, name, note in (
+        ("refund", "Deny", "no photo"),
+        ("ada/again", "Run again", "the bank has no trace of it"),
+        ("dan/payment", "Give up", "too late"),
+        ("mismatch", "Give up", "rolled back"),
+        ("Ask for a photo.", "Accept", "seen it work"),
+    ):
+        card = cards.filter(has_text=text)
+        card.get_by_role("button", name=name).click()
+        page.locator("dialog textarea").last.fill(note)
+        page.locator("dialog").get_by_role("button", name=name).click()
+        expect(card).to_have_count(0)
+    (denied,) = events_of(lp, ("support", "bob", "broken-lamp"), "user.tool_confirmation")
+    assert (denied.data["allow"], denied.data["note"]) == (False, "no photo")
+    (decided,) = [each for each in lp.proposals() if each.id == offered.id]
+    assert (decided.status, decided.reason) == ("accepted", "seen it work")
+    assert decided.decided_by == denied.actor
+    for key, note in (
+        (("support", "ada", "again"), "the bank has no trace of it"),
+        (("support", "dan", "payment"), "too late"),
+        (("support", "ada", "changed"), "rolled back"),
+    ):
+        said = [e for e in lp.get(*key).read(limit=100) if e.data and e.data.get("note") == note]
+        assert [each.actor for each in said] == [denied.actor], key
 
 
 def test_a_dead_letter_is_requeued(visit: Visitor, lp: Any) -> None:
@@ -999,6 +1260,50 @@ def test_a_graph_shows_the_node_that_runs(visit: Visitor, lp: Any) -> None:
     expect(page.locator(".node.current")).to_have_count(0)
     page.get_by_role("button", name="Node first").press("Enter")
     expect(page.locator(".node-state")).to_contain_text("n1")
+
+
+def test_a_graph_shows_its_first_node_and_what_it_waits_for(visit: Visitor, lp: Any) -> None:
+    """A node that has not ended yet is marked with why: it runs, or waits for an answer."""
+    goes_on = threading.Event()
+
+    async def draft(_: Seen) -> dict[str, Any]:
+        await asyncio.to_thread(goes_on.wait)
+        return {"n": 1}
+
+    async def publish(state: Seen) -> dict[str, Any]:
+        await approve("publish it", {"n": state.n})
+        return {"n": 2}
+
+    built = GraphBuilder(Seen).add_node("draft", draft).add_node("publish", publish)
+    built = built.add_conditional_edge("draft", lambda _: "publish", targets=["publish", END])
+    harness = as_harness(
+        built.add_edge("publish", END).set_entry("draft").compile(), initial=lambda _: Seen()
+    )
+    s = lp.create("orders", "gwen", "letter", actor="user:gwen")
+    s.append("user.message", {"text": "go"})
+    page = visit("#/s/orders/gwen/letter?tab=graph")
+    worker = threading.Thread(target=lp.wake, args=(s.key, harness))
+    worker.start()
+    try:
+        expect(page.locator(".node.current")).to_have_text(re.compile("draft"))
+        expect(page.locator(".node-state")).to_contain_text("running")
+        expect(page.locator(".node-state")).to_contain_text("It has not ended yet.")
+    finally:
+        goes_on.set()
+        worker.join()
+    expect(page.locator(".node.current")).to_have_text(re.compile("publish"))
+    expect(page.locator(".node-state h2")).to_have_text("publish requires action")
+    expect(page.locator(".edge.taken")).to_have_count(1)  # to the node that waits
+    heights = [page.locator(".node", has_text=each).bounding_box() for each in ("publish", "END")]
+    assert heights[0] is not None
+    assert heights[1] is not None
+    assert heights[0]["y"] < heights[1]["y"]  # though an edge leads there from the first node too
+    page.locator(".waiting").get_by_role("button", name="Allow").click()
+    page.locator("dialog").get_by_role("button", name="Allow").click()
+    expect(page.locator(".waiting .request")).to_have_count(0)
+    lp.wake(s.key, harness)
+    expect(page.locator(".node.current")).to_have_count(0)
+    expect(page.locator(".edge.taken")).to_have_count(2)
 
 
 def test_analytics_are_plotted_from_what_was_recorded(look: Visitor) -> None:
@@ -1477,6 +1782,21 @@ def test_keys_sign_in_and_roles_see_their_buttons_only(browser: Browser, store: 
         page.goto(f"{url}/studio{KETTLE}?tab=state")
         expect(page.get_by_role("button", name="Rewind to here")).to_be_visible()
         context.close()
+
+
+def test_an_auditor_sees_which_sessions_there_are(browser: Browser, store: Path) -> None:
+    """Rows that lead nowhere are not links, and there is no inbox."""
+    command = [*RUN, "access", "create", str(store), "--app", "support", "--role", "auditor"]
+    key = subprocess.check_output(command, text=True).split()[0]
+    with served_by(store) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studio")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".sessions tbody tr", has_text="kettle").first).to_be_visible()
+        expect(page.locator(".sessions tbody").get_by_role("link")).to_have_count(0)
+        expect(page.get_by_role("link", name="Inbox")).to_be_hidden()
+        page.close()
 
 
 def test_a_key_that_was_revoked_leads_to_the_sign_in(visit: Visitor) -> None:

@@ -3,6 +3,7 @@ memory stores; models and skills."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -129,6 +130,30 @@ def test_threads_show_the_messages_between_them(client: Any, session: Any) -> No
 def text_of(message: Any) -> str:
     assert message.processed_at is not None
     return str(message.content[0].text)
+
+
+def test_an_approval_in_a_thread_is_answered_through_the_session(client: Any, session: Any) -> None:
+    """The event that asks is in the thread; the answer needs nothing but its id."""
+    sessions = client.beta.sessions
+    sessions.events.send(session.id, events=[said("delegate to refund")])
+    thread = next(each for each in threads_of(client, session) if each.parent_thread_id)
+    with sessions.threads.events.stream(thread.id, session_id=session.id) as stream:
+        read = list(sessions.threads.events.list(thread.id, session_id=session.id))
+        use = next(each for each in chain(read, stream) if each.type == "agent.tool_use")
+    answer = {"type": "user.tool_confirmation", "tool_use_id": use.id, "result": "allow"}
+    with sessions.events.stream(session.id) as stream:
+        (sent,) = sessions.events.send(session.id, events=[answer]).data
+        assert sent.session_thread_id == thread.id
+        said_ = next(each for each in stream if each.type == "agent.message")
+    assert "refunded" in said_.content[0].text
+
+
+def threads_of(client: Any, session: Any) -> list[Any]:
+    """The threads of a session once it has delegated something."""
+    with client.beta.sessions.events.stream(session.id) as stream:
+        read = list(client.beta.sessions.events.list(session.id))
+        next(each for each in chain(read, stream) if each.type == SENT)
+    return list(client.beta.sessions.threads.list(session.id))
 
 
 def test_vaults_never_show_a_secret(client: Any) -> None:

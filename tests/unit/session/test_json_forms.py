@@ -39,6 +39,32 @@ async def test_an_event_is_written_with_all_it_says() -> None:
     assert known <= {name.removesuffix("_at") for name in form} | {"at", "processed"}
 
 
+async def test_a_brief_event_keeps_what_is_short() -> None:
+    """A long text takes the room that is left, whatever comes after it; many names are cut too."""
+    long = {
+        "output": "x" * 50_000,
+        "usage": {"input": 9},
+        "deep": [["y" * 50_000]],
+        "is_error": True,
+    }
+    many = {f"name{n:04}": n for n in range(5_000)}
+    async with limpet.open("memory://") as lp:
+        s = await session(lp)
+        await s.append("agent.tool_result", long, actor="agent:a")
+        await s.append("note.added", many, actor="user:ada")
+        cut, crowd = [wire.brief_event_form(each) for each in await s.read(after=3)]
+    assert list(cut["data"]) == ["output", "usage", "deep", "is_error"]
+    assert (cut["data"]["usage"], cut["data"]["is_error"], cut["brief"]) == (
+        {"input": 9},
+        True,
+        True,
+    )
+    assert 5_000 < len(cut["data"]["output"]) < 6_000
+    assert cut["data"]["deep"] == []  # there was no room for it
+    assert crowd["brief"]
+    assert len(msgspec.json.encode(crowd)) < 10_000
+
+
 async def test_a_page_is_written_with_its_heads_states_and_cursor() -> None:
     """A session without a state in the page has none in its form."""
     async with limpet.open("memory://") as lp:

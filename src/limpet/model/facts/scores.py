@@ -1,7 +1,9 @@
-"""Scores: what was judged of a session, one turn of it or one tool call, and when to step in.
+"""Scores and feedback: what was judged of a session, one turn of it or one tool call, and when to
+step in.
 
-None of these changes the head. A score may also be recorded after the end of a session, when most
-judgements are made; an intervention is suggested at most once.
+None of these changes what a session does: feedback is an input that begins no turn. A score may
+also be recorded after the end of a session, when most judgements are made; an intervention is
+suggested at most once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from limpet.model.keys import unfit
 from limpet.model.limits import ID_CHARS_MAX, NAME_CHARS_MAX
 from limpet.model.values import described
 
+FEEDBACK: Final = "user.feedback"
 SCORED: Final = "session.scored"
 INTERVENTION: Final = "session.intervention_suggested"
 _NOTE_CHARS_MAX: Final = 1_000

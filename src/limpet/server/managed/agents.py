@@ -25,8 +25,8 @@ _ALLOW: Final = {"type": "always_allow"}
 _SYSTEM_CHARS_MAX: Final = 100_000
 _START: Final = "1970-01-01T00:00:00Z"
 _ROSTER_MAX: Final = 20  # agents that a coordinator names
-_POLICIES: Final = frozenset(("always_allow", "always_ask", "auto"))
-_SKILLS: Final = frozenset(("anthropic", "custom"))
+_POLICIES: Final = ("always_allow", "always_ask", "auto")
+_SKILLS: Final = ("anthropic", "custom")
 _NAMES: Final = {"custom": "name", "mcp_toolset": "mcp_server_name"}  # that a tool has to have
 # Defaults that an answer shows where the client gave nothing.
 SERVICE_ACCOUNT: Final = {"type": "service_account"}
@@ -68,6 +68,7 @@ class AgentUpdate(msgspec.Struct):
     skills: list[dict[str, Any]] | UnsetType | None = UNSET
     metadata: dict[str, str | None] | UnsetType | None = UNSET
     multiagent: dict[str, Any] | UnsetType | None = UNSET
+    execution_identity: dict[str, Any] | UnsetType | None = UNSET
 
 
 class EnvironmentCreate(msgspec.Struct):
@@ -213,6 +214,8 @@ async def _entry(call: WireCall, named: object) -> Json:
     if isinstance(given, Mapping) and given.get("type") == "self":
         return {"type": "self"}  # it is named with its id and version where it is shown
     if isinstance(given, Mapping) and given.get("type") == "advisor":
+        if not isinstance(given.get("id", ""), str):
+            raise InvalidInput("the id of an advisor is a text.")
         return dict(given)
     id, version = agent_named(given)
     agent = agent_form(await find_agent(call, id, version))
@@ -311,7 +314,7 @@ def _check_tool(tool: Mapping[str, Any]) -> None:
         if policy is None:
             continue
         if not isinstance(policy, Mapping) or policy.get("type") not in _POLICIES:
-            known = ", ".join(sorted(_POLICIES))
+            known = ", ".join(_POLICIES)
             raise InvalidInput(f"permission_policy is an object whose type is one of {known}.")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from starlette.routing import BaseRoute
 
 from limpet.errors import (
     AccessDenied,
+    DocumentNotFound,
     IdempotencyKeyReused,
     InsufficientTokenBudget,
     InvalidEvent,
@@ -26,9 +28,9 @@ from limpet.errors import (
     SessionConflict,
     SessionError,
 )
-from limpet.model import Draft, Event, Key
+from limpet.model import Draft, Event, Key, Trace
 from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.outcomes import outcome_defined
+from limpet.model.facts.outcomes import DEFINED, EVALUATED, outcome_defined
 from limpet.model.facts.running.children import (
     CHILD_CREATED,
     DELEGATION_ENDED,
@@ -37,6 +39,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
+    CUSTOM_TOOL_USE,
     RESOLUTION,
     asked_id,
     check_answer,
@@ -45,7 +48,6 @@ from limpet.model.facts.running.requests import (
 from limpet.model.facts.running.runs import MAX_STEPS
 from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED
 from limpet.server import ids
-from limpet.server.access import header_of
 from limpet.server.forms import PageForm
 from limpet.server.managed.files import content_of as content_of_file, find_file
 from limpet.server.managed.forms import SentForm, WireEventForm
@@ -67,6 +69,9 @@ from limpet.session.limpet import append_to
 from limpet.session.session import Session
 
 _EVENTS_MAX: Final = 1_000  # in one send
+_FILES_MAX: Final = 100  # that one request names
+_RUBRIC_BYTES_MAX: Final = 128 * 1_024  # so many has the longest list of criteria
+_LONG_RUBRIC: Final = f"a rubric has at most {_RUBRIC_BYTES_MAX:,} bytes."
 _READ_AT_ONCE: Final = 200
 _CALL: Final = re.compile(r"[0-9a-f]{32}-\d+")  # the request id of a call that a model made
 # Answers of a client, and where each names the event that it answers.
@@ -75,7 +80,25 @@ _ANSWERS: Final = {
     CUSTOM_RESULT: "custom_tool_use_id",
     "user.tool_result": "tool_use_id",
 }
-_FILES: Final = frozenset(("image", "document"))
+# The fields of a block of content, by its type; and of its source, by the type of that.
+_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "text": ("text",),
+    "image": ("source",),
+    "document": ("source",),
+    "search_result": ("source", "title", "content"),
+    "redacted": (),
+}
+_SOURCES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "image": {"base64": ("data", "media_type"), "url": ("url",), "file": ("file_id",)},
+    "document": {
+        "base64": ("data", "media_type"),
+        "text": ("data",),
+        "url": ("url",),
+        "file": ("file_id",),
+    },
+}
+_SAID: Final = ("text", "image", "document", "redacted")
+_RETURNED: Final = ("text", "image", "document", "search_result")
 _TERMINAL: Final = frozenset(("session.completed", "session.terminated"))
 _POLICIES: Final = {"allow": "always_allow", "ask": "always_ask"}  # by what they evaluate to
 _ERRORS: Final = {InsufficientTokenBudget.code: "compaction_limit_reached_error"}  # else unknown
@@ -104,11 +127,11 @@ async def send(call: WireCall) -> Answer:
     body = await call.body(SendEvents)
     if not 0 < len(body.events) <= _EVENTS_MAX:
         raise InvalidInput(f"events is a list of 1 to {_EVENTS_MAX:,} events.")
+    if not all([isinstance(event.get("type"), str) for event in body.events]):
+        raise InvalidInput("an event has a type.")
     key = call.key()
-    idempotency = header_of(call.request, b"idempotency-key")
-    if idempotency is not None and not 0 < len(idempotency) <= 255:
-        raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
-    if idempotency is None and not any([event.get("type") in _ANSWERS for event in body.events]):
+    idempotency = call.idempotency_key()
+    if idempotency is None and not any([_has_place(event) for event in body.events]):
         drafts = [draft_of(await with_files(call, event)) for event in body.events]
         recorded, facts = await append_to(call.lp, key, drafts)
         if parent_in(facts) is None:
@@ -117,13 +140,22 @@ async def send(call: WireCall) -> Answer:
     else:
         session = call.lp.session(key)
         sent = CheckedSend(call, session, body.events, idempotency)
-        recorded = await retrying(sent.record, SessionConflict)
+        return {"data": await retrying(sent.record, SessionConflict)}
     return {"data": [await form_of(session, event) for event in recorded]}
+
+
+def _has_place(event: Json) -> bool:
+    """True if the event is for a request or a thread, which has to be found first."""
+    return event.get("type") in _ANSWERS or event.get("session_thread_id") is not None
 
 
 class CheckedSend:
     """Events on their way into the log with answers, which a request takes once, or under a key,
-    which is used once. They are recorded on the version that was looked at."""
+    which is used once. They are recorded on the version that was looked at.
+
+    Each is recorded in the session that it is for: an answer where the request was made, which may
+    be a thread, and an interrupt where the client says.
+    """
 
     def __init__(
         self, call: WireCall, session: Session[Any], events: Sequence[Json], key: str | None
@@ -137,52 +169,97 @@ class CheckedSend:
             digest = sha256(msgspec.json.encode(events, order="sorted")).hexdigest()
             self._fingerprint = f"send-{digest[:32]}"
 
-    async def record(self) -> tuple[Event, ...]:
-        """Record them. Raises SessionConflict if the session moved on."""
-        session = self._session
-        await session.refresh(tail=0)
+    async def record(self) -> list[Json]:
+        """Record them, and return them as the wire shows them. Raises SessionConflict if a session
+        moved on."""
+        await self._session.refresh(tail=0)
+        self._threads: list[Session[Any]] | None = None
         if self._key is not None and (before := await self._recorded()):
             return before
         drafts = [await self._draft(place) for place in range(len(self._events))]
-        answers = [each for each in drafts if "request_id" in each.data]
-        for draft in answers:
-            await self._check_answer(draft)
-        return await session.append_many(drafts, expect=session.version)
+        for target, draft in drafts:
+            if "request_id" in draft.data:
+                await self._check_answer(target, draft)
+        async with self._call.lp.commit() as c:
+            for target, draft in drafts:
+                trace = Trace(invocation_id=draft.invocation_id)
+                c.append(target, draft.type, draft.data, id=draft.id, trace=trace)
+                c.expect(target, target.version)
+        pairs = zip(drafts, c.events, strict=True)
+        return [await self._form(target, event) for (target, _), event in pairs]
 
-    async def _recorded(self) -> tuple[Event, ...]:
+    async def _form(self, target: Session[Any], event: Event) -> Json:
+        form = await form_of(target, event)
+        assert form is not None  # everything that a client may send is shown
+        if target.key == self._session.key:
+            return form
+        return {**form, "session_thread_id": ids.thread_id(target.key)}
+
+    async def _recorded(self) -> list[Json]:
         """Return the events recorded earlier under this key. Raises IdempotencyKeyReused."""
-        events = await self._session.read_ids([self._id(0)])
-        if not events:
-            return ()
-        if events[0].invocation_id != self._fingerprint:
+        wanted = [self._id(place) for place in range(len(self._events))]
+        recorded: dict[str, tuple[Session[Any], Event]] = {}
+        for session in (self._session, *await self._descendants()):
+            recorded |= {event.id: (session, event) for event in await session.read_ids(wanted)}
+            if len(recorded) == len(wanted):
+                break
+        if wanted[0] not in recorded:
+            return []
+        if recorded[wanted[0]][1].invocation_id != self._fingerprint:
             raise IdempotencyKeyReused(self._key or "")
-        return await self._session.read_ids([self._id(n) for n in range(len(self._events))])
+        return [await self._form(*recorded[id]) for id in wanted]
+
+    async def _descendants(self) -> list[Session[Any]]:
+        """The threads of the session, loaded, without those that are gone."""
+        if self._threads is None:
+            self._threads = []
+            for _, key in (await self._session.runs.tree()).edges:
+                thread: Session[Any] | None = await self._call.lp.find(key, tail=0, archived=True)
+                if thread is not None:
+                    self._threads.append(thread)
+        return self._threads
 
     def _id(self, place: int) -> str:
         return f"{self._base}n{place}"
 
-    async def _draft(self, place: int) -> Draft:
+    async def _draft(self, place: int) -> tuple[Session[Any], Draft]:
+        """An event, and the session that it is for. Raises DocumentNotFound, RequestNotFound."""
         event = await with_files(self._call, self._events[place])
         field = _ANSWERS.get(str(event.get("type")))
-        draft = draft_of(event) if field is None else await self._answer(event, field)
-        if self._key is None:
-            return draft
-        return msgspec.structs.replace(draft, id=self._id(place), invocation_id=self._fingerprint)
+        if field is not None:
+            target, draft = await self._answer(event, field)
+        else:
+            target, draft = await self._thread(event), draft_of(event)
+        if self._key is not None:
+            draft = msgspec.structs.replace(
+                draft, id=self._id(place), invocation_id=self._fingerprint
+            )
+        return target, draft
 
-    async def _answer(self, event: Json, field: str) -> Draft:
+    async def _thread(self, event: Json) -> Session[Any]:
+        """The thread that an interrupt is for. Raises DocumentNotFound."""
+        named = event.get("session_thread_id")
+        if named is None or event.get("type") != "user.interrupt":
+            return self._session
+        for session in (self._session, *await self._descendants()):
+            if named == ids.thread_id(session.key):
+                return session
+        raise DocumentNotFound("threads", str(named)[:100])
+
+    async def _answer(self, event: Json, field: str) -> tuple[Session[Any], Draft]:
         """An answer to the request of the event that the client names."""
         if not isinstance(event.get(field), str):
             raise InvalidInput(f"{field} of a {event['type']} is the id of the event that asks.")
-        request = await self._request(event[field])
+        session, request = await self._request(event[field])
         if event["type"] != CONFIRMATION:
             data: Json = {"request_id": request, "output": output_of(event.get("content"))}
             if event.get("is_error"):
                 data["is_error"] = True
-            return Draft(type=CUSTOM_RESULT, data=data)
+            return session, Draft(type=CUSTOM_RESULT, data=data)
         if event.get("result") not in ("allow", "deny"):
             raise InvalidInput("result of a user.tool_confirmation is allow or deny.")
         allow = event["result"] == "allow"
-        kinds = {each.id: each.kind for each in self._session.blocked_on}
+        kinds = {each.id: each.kind for each in session.blocked_on}
         if kinds.get(request) in ("unknown_effect", "mismatch"):
             decision = "run_again" if allow else "give_up"
             data, type = {"request_id": request, "decision": decision}, RESOLUTION
@@ -190,24 +267,34 @@ class CheckedSend:
             data, type = {"request_id": request, "allow": allow}, CONFIRMATION
         if event.get("deny_message"):
             data["note"] = str(event["deny_message"])
-        return Draft(type=type, data=data)
+        return session, Draft(type=type, data=data)
 
-    async def _request(self, id: str) -> str:
-        """The request that an event asked. Raises RequestNotFound."""
-        events = await self._session.read_ids([ids.from_wire(ids.EVENT, id)])
-        request = events[0].data.get("request_id") if events and events[0].data else None
-        if not isinstance(request, str):
-            raise RequestNotFound(self._session.key, id[:100])
-        return request
+    async def _request(self, id: str) -> tuple[Session[Any], str]:
+        """The request that an event asked, and the session or thread that waits for the answer.
+        Raises RequestNotFound."""
+        asking = ids.from_wire(ids.EVENT, id)
+        if (request := await _asked_by(self._session, asking)) is not None:
+            return self._session, request
+        for thread in await self._descendants():
+            if (request := await _asked_by(thread, asking)) is not None:
+                return thread, request
+        raise RequestNotFound(self._session.key, id[:100])
 
-    async def _check_answer(self, draft: Draft) -> None:
+    async def _check_answer(self, session: Session[Any], draft: Draft) -> None:
         """Check an answer. Raises RequestAnswered, RequestMismatch, RequestNotFound."""
-        session, id = self._session, draft.data["request_id"]
+        id = draft.data["request_id"]
         facts = session.head.facts
         if id not in requests_in(facts):
             asked = await session.read_ids([asked_id(id)])
             raise (RequestAnswered if asked else RequestNotFound)(session.key, id)
         check_answer(session.key, facts, draft.type, draft.data)
+
+
+async def _asked_by(session: Session[Any], id: str) -> str | None:
+    """The request that this event of the session asked; None if it is not one of it."""
+    events = await session.read_ids([id])
+    request = events[0].data.get("request_id") if events and events[0].data else None
+    return request if isinstance(request, str) else None
 
 
 async def with_files(call: WireCall, event: Json) -> Json:
@@ -221,8 +308,11 @@ async def with_files(call: WireCall, event: Json) -> Json:
                 await _file(call, source)
     if not isinstance(rubric, Mapping) or rubric.get("type") != "file":
         return event
+    file = await _file(call, rubric)
+    if file.value["size_bytes"] > _RUBRIC_BYTES_MAX:
+        raise InvalidInput(_LONG_RUBRIC)
     try:
-        text = (await content_of_file(call, await _file(call, rubric))).decode()
+        text = (await content_of_file(call, file)).decode()
     except UnicodeDecodeError:
         raise InvalidInput("the file of a rubric is text in UTF-8.") from None
     return {**event, "rubric": {"type": "text", "content": text}}
@@ -232,7 +322,11 @@ async def _file(call: WireCall, given: Mapping[str, Any]) -> Document:
     id = given.get("file_id")
     if not isinstance(id, str):
         raise InvalidInput("a file is named by its file_id.")
-    return await find_file(call, id)
+    if id not in call.files:
+        if len(call.files) == _FILES_MAX:
+            raise InvalidInput(f"a request names at most {_FILES_MAX} files.")
+        call.files[id] = await find_file(call, id)
+    return call.files[id]
 
 
 def draft_of(event: Json) -> Draft:
@@ -256,7 +350,8 @@ def _said(type: str, content: object) -> Json:
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list) or not content:
         raise InvalidInput(f"content of a {type} is a list of blocks that is not empty.")
-    parts = [_part(block) for block in content]
+    known = ("text",) if type == "system.message" else _SAID
+    parts = [_part(block, known) for block in content]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return {"text": parts[0]["text"]}
     return {"content": parts}
@@ -269,6 +364,8 @@ def _outcome(event: Json) -> Draft:
     if rubric.get("type") != "text" or not isinstance(rubric.get("content"), str):
         form = '{"type": "text", "content": …} or {"type": "file", "file_id": …}'
         raise InvalidInput(f"the rubric of an outcome is {form}.")
+    if len(rubric["content"]) > _RUBRIC_BYTES_MAX:
+        raise InvalidInput(_LONG_RUBRIC)
     tries = event.get("max_iterations")
     if not (tries is None or (type(tries) is int and 1 <= tries <= 20)):
         raise InvalidInput("max_iterations is a number from 1 to 20.")
@@ -284,24 +381,57 @@ def _outcome(event: Json) -> Draft:
 # --- contents -------------------------------------------------------------------------------------
 
 
-def _part(block: object) -> Json:
-    """A block of the wire as a part of ours."""
-    if not isinstance(block, Mapping):
-        raise InvalidInput("a block of content is an object with a type.")
-    if block.get("type") == "text":
-        if not isinstance(block.get("text"), str):
-            raise InvalidInput("a block of text has a text.")
-        return {"type": "text", "text": block["text"]}
-    source = block.get("source")
-    if block.get("type") == "image" and isinstance(source, Mapping):
-        fields = {"base64": ("data", "media_type"), "url": ("url",)}.get(str(source.get("type")))
-        if fields is not None:
-            if not all([isinstance(source.get(each), str) for each in fields]):
-                raise InvalidInput(f"the source of an image has {' and '.join(fields)}.")
-            return {"type": "image", **{each: source[each] for each in fields}}
-    if not isinstance(block.get("type"), str):
-        raise InvalidInput("a block of content has a type.")
-    return {"type": "data", "data": dict(block)}
+def _part(block: object, known: Sequence[str]) -> Json:
+    """A block of the wire as a part of ours. Raises InvalidInput unless it is one of these types
+    and complete: the client refuses to read others."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    if not isinstance(block, Mapping) or kind not in known:
+        raise InvalidInput(f"a block of content is an object of a type among {', '.join(known)}.")
+    assert isinstance(kind, str)
+    sources, fields = _SOURCES.get(kind), _BLOCKS[kind]
+    if missing := [name for name in fields if block.get(name) is None]:
+        raise InvalidInput(f"a block of the type {kind} has {' and '.join(missing)}.")
+    if kind == "text":
+        return {"type": "text", "text": _checked_text(block, "text", kind)}
+    if kind == "search_result":
+        return {"type": "data", "data": _search_result(block)}
+    if sources is None:
+        return {"type": "data", "data": dict(block)}
+    source = block["source"]
+    named = str(source.get("type")) if isinstance(source, Mapping) else ""
+    if named not in sources:
+        raise InvalidInput(f"the source of a block of the type {kind} is {', '.join(sources)}.")
+    for name in sources[named]:
+        _checked_text(source, name, f"source of the type {named}")
+    if kind == "image" and named != "file":
+        return {"type": "image", **{each: source[each] for each in sources[named]}}
+    if named == "text":  # the only one that there is
+        source = {**source, "media_type": "text/plain"}
+    return {"type": "data", "data": {**block, "source": dict(source)}}
+
+
+def _search_result(block: Mapping[str, Any]) -> Json:
+    """A result of a search. Raises InvalidInput."""
+    content, citations = block["content"], block.get("citations")
+    for name in ("source", "title"):
+        _checked_text(block, name, "search_result")
+    if not isinstance(content, list) or not all([_is_text(each) for each in content]):
+        raise InvalidInput("content of a search_result is a list of blocks of text.")
+    enabled = isinstance(citations, Mapping) and citations.get("enabled") is True
+    return {**block, "citations": {"enabled": enabled}}
+
+
+def _is_text(block: object) -> bool:
+    if not isinstance(block, Mapping) or block.get("type") != "text":
+        return False
+    return isinstance(block.get("text"), str)
+
+
+def _checked_text(block: Mapping[str, Any], name: str, of: str) -> str:
+    text = block.get(name)
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} of a {of} is a text.")
+    return text
 
 
 def _block(part: object) -> Json:
@@ -317,8 +447,10 @@ def _block(part: object) -> Json:
         source = {"type": "base64", "media_type": media, "data": part["data"]}
         return {"type": "image", "source": source}
     inner = part.get("data")
-    if isinstance(inner, Mapping) and inner.get("type") in _FILES:
-        return dict(inner)
+    if isinstance(inner, Mapping) and inner.get("type") != "text":
+        with suppress(InvalidInput):  # it is not a block, but somebody's data
+            _part(inner, tuple(_BLOCKS))
+            return dict(inner)
     return {"type": "text", "text": _text(part)}
 
 
@@ -341,7 +473,7 @@ def output_of(content: object) -> Any:
         return content or ""
     if not isinstance(content, list):
         raise InvalidInput("content of a result is a list of blocks.")
-    parts = [_part(block) for block in content]
+    parts = [_part(block, _RETURNED) for block in content]
     if all([part["type"] == "text" for part in parts]):
         return "\n".join([part["text"] for part in parts])
     return parts
@@ -442,8 +574,9 @@ def _defined(event: Event, data: Mapping[str, Any]) -> Json:
 
 
 def _tool_use(event: Event, data: Mapping[str, Any]) -> Json | None:
-    """Show a model's call once on the wire, without the request for its approval."""
-    if "awaits" in data and _CALL.fullmatch(str(data.get("request_id"))):
+    """Show a model's call once on the wire: without the request for its approval, and one of a
+    client's tool as the agent.custom_tool_use that follows."""
+    if data.get("client") or ("awaits" in data and _CALL.fullmatch(str(data.get("request_id")))):
         return None
     permission = data.get("permission", "allow")
     input = data.get("input")
@@ -462,10 +595,14 @@ def _custom_use(event: Event, data: Mapping[str, Any]) -> Json:
     return {"name": data.get("name", ""), "input": shown}
 
 
-def _tool_result(event: Event, data: Mapping[str, Any]) -> Json:
-    use = _use_of(data.get("request_id"))
+async def _tool_result(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json | None:
+    """The result of a tool of the agent's: that of a client's tool came as its answer."""
+    request = str(data.get("request_id"))
+    if [each.type for each in await session.read_ids([asked_id(request)])] == [CUSTOM_TOOL_USE]:
+        return None
+    form = {**_named(event, event.type), "tool_use_id": _use_of(request)}
     error = bool(data.get("is_error", False))
-    return {"tool_use_id": use, "content": _result(data.get("output")), "is_error": error}
+    return {**form, "content": _result(data.get("output")), "is_error": error}
 
 
 def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
@@ -594,16 +731,31 @@ async def _task(session: Session[Any], child: Key) -> list[Json]:
     return content_of(first[0].data or {}) if first else []
 
 
-def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
+async def outcome_events(
+    session: Session[Any], seq: int, before: int | None = None
+) -> tuple[Event, ...]:
+    """The event of this seq, which defines an outcome, and the verdicts on it; before a seq."""
+    types = [DEFINED, EVALUATED]
+    return await session.read(after=seq - 1, before=before, types=types, limit=_READ_AT_ONCE)
+
+
+async def _evaluated(session: Session[Any], event: Event, data: Mapping[str, Any]) -> Json:
+    """A verdict, on the outcome that was defined last before it."""
+    (defined,) = await session.read(before=event.seq, types=[DEFINED], limit=1, reverse=True)
     results = {"pass": "satisfied", "fail": "failed"}  # nosec B105  # a verdict
     return {
-        "type": "span.outcome_evaluation_end",
-        "outcome_id": "",
+        **_named(event, "span.outcome_evaluation_end"),
+        "outcome_id": f"{ids.OUTCOME}{defined.seq}",
         "outcome_evaluation_start_id": ids.to_wire(ids.EVENT, event.id),
-        "iteration": 0,
+        "iteration": len(await outcome_events(session, defined.seq, event.seq)) - 1,
         "result": results.get(str(data.get("verdict")), "needs_revision"),
         "explanation": data.get("note") or "",
-        "usage": {"input_tokens": 0, "output_tokens": 0},
+        "usage": {
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
     }
 
 
@@ -611,7 +763,9 @@ def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
 _READING: Final[Mapping[str, Any]] = {
     "user.message": _input,
     "session.status_idle": _stopped,
+    "agent.tool_result": _tool_result,
     "span.completed": _request_end,
+    EVALUATED: _evaluated,
     CHILD_CREATED: _child_begun,
     CHILD_SPAWNED: _child_begun,
     CHILD_ENDED: _child_ended,
@@ -627,12 +781,10 @@ _FORMS: Final[Mapping[str, Any]] = {
     CUSTOM_RESULT: _custom_result,
     "user.define_outcome": _defined,
     "agent.tool_use": _tool_use,
-    "agent.custom_tool_use": _custom_use,
-    "agent.tool_result": _tool_result,
+    CUSTOM_TOOL_USE: _custom_use,
     "session.status_changed": _changed,
     "session.error": _failed,
     "span.started": _span_started,
-    "session.outcome_evaluated": _evaluated,
     "managed.updated": lambda event, data: {"type": "session.updated"},
     **dict.fromkeys(_TERMINAL, lambda event, data: {"type": "session.status_terminated"}),
 }

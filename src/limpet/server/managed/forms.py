@@ -55,6 +55,7 @@ class UsageForm(TypedDict):
     output_tokens: int
     cache_read_input_tokens: int
     cache_creation: dict[str, int]
+    list_cost: dict[str, str]
 
 
 class WireSessionForm(TypedDict):
@@ -150,6 +151,7 @@ class FileForm(TypedDict):
     size_bytes: int
     downloadable: bool
     created_at: str
+    expires_at: str | None
 
 
 class FilePageForm(TypedDict):
@@ -227,8 +229,10 @@ class WorkForm(TypedDict):
 
 
 class HeartbeatForm(TypedDict):
+    """`last_heartbeat` is empty if there was none."""
+
     type: str
-    last_heartbeat: str | None
+    last_heartbeat: str
     lease_extended: bool
     state: str
     ttl_seconds: int
@@ -264,6 +268,6 @@ class CatalogPageForm(TypedDict):
 
     data: list[dict[str, Any]]
     has_more: bool
-    next_page: None
+    next_page: str | None
     first_id: NotRequired[str]
     last_id: NotRequired[str]

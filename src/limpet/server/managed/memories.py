@@ -8,6 +8,7 @@ a version can be redacted: its text is removed from the store, and the others st
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -22,6 +23,7 @@ from limpet.errors import (
     DocumentNotFound,
     InvalidInput,
     InvalidKey,
+    InvalidQuery,
     MemoryPathTaken,
     MemoryPreconditionFailed,
 )
@@ -59,8 +61,11 @@ TEXTS: Final = "wire_memory_texts"  # the path and content of one version
 REDACTED: Final = "wire_memory_redactions"  # of one version: when, and by whom
 PATHS: Final = "wire_memory_paths"
 _CONTENT_BYTES_MAX: Final = 100 * 1024
-_PATH_CHARS_MAX: Final = 1_024
+_PATH_BYTES_MAX: Final = 1_024
+_STEPS_MAX: Final = 20  # of a path
+_UNSEEN: Final = frozenset(("Cc", "Cf", "Zl", "Zp"))  # control and format characters, lines
 _READ_AT_ONCE: Final = 100
+_OPERATIONS: Final = ("created", "modified", "deleted")
 
 
 class StoreCreate(msgspec.Struct):
@@ -243,12 +248,13 @@ def _text_name(name: str, version: int) -> str:
 @describe(response=MemoryForm)
 async def create(call: WireCall) -> Answer:
     store, body = await _store_of(call), await call.body(MemoryCreate)
-    text = _checked({"path": body.path, "content": body.content or ""})
+    view = call.view("full")
+    text = {"path": _path(body.path), "content": _content(body.content or "")}
     name, made_at = f"{store}/{ids.new_id('mem_')}", rfc3339(call.lp.now())
     made = await retrying(  # another memory claimed the path at the same time: it is seen next
         lambda: _put(call, store, name, {"created_at": made_at}, text, expect=0), DocumentConflict
     )
-    return made.form(full=True)
+    return made.form(full=view == "full")
 
 
 async def _put(
@@ -286,8 +292,9 @@ def _claim(store: str, path: str) -> str:
 async def listed(call: WireCall) -> Answer:
     """By path; deeper than `depth` below the prefix, only the folders."""
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
-    prefix, full = call.text("path_prefix") or "", call.text("view") == "full"
-    depth = call.number("depth", 0, most=1_000)
+    prefix, full = call.text("path_prefix") or "", call.view("basic") == "full"
+    # 0 is all of them.
+    depth = 0 if call.text("depth") == "0" else call.number("depth", 0, most=1_000)
     listing: dict[str, Json] = {}
     documents = [each async for each in call.of_user(MEMORIES).each(f"{store.name}/")]
     for memory in await _each(call, documents):
@@ -310,30 +317,30 @@ async def listed(call: WireCall) -> Answer:
 
 @describe(response=MemoryForm)
 async def retrieve(call: WireCall) -> Answer:
-    return (await _find(call, _name(call))).form(full=True)
+    view = call.view("full")
+    return (await _find(call, _name(call))).form(full=view == "full")
 
 
 @describe(response=MemoryForm)
 async def update(call: WireCall) -> Answer:
     """On the version whose content the precondition was held against."""
     store, body, name = await _store_of(call), await call.body(MemoryUpdate), _name(call)
+    full, expected = call.view("full") == "full", _expected(body.precondition)
     for _ in range(UPDATE_TRIES_MAX):
         memory = await _find(call, name)
-        memory.check_content((body.precondition or {}).get("content_sha256"))
-        text = _checked(
-            {
-                "path": memory.path if body.path is None else body.path,
-                "content": memory.content if body.content is None else body.content,
-            }
-        )
+        memory.check_content(expected)
+        text = {
+            "path": memory.path if body.path is None else _path(body.path),
+            "content": memory.content if body.content is None else _content(body.content),
+        }
         if (memory.path, memory.content) == (text["path"], text["content"]):
-            return memory.form(full=True)
+            return memory.form(full=full)
         value, expect = dict(memory.document.value), memory.document.version
         try:
             put = await _put(call, store, name, value, text, expect=expect)
         except DocumentConflict:
             continue
-        return put.form(full=True)
+        return put.form(full=full)
     raise DocumentConflict("memories", name, 0, None)
 
 
@@ -355,13 +362,38 @@ def _hash(content: str) -> str:
     return sha256(content.encode()).hexdigest()
 
 
-def _checked(value: Json) -> Json:
-    path = value["path"]
-    if not path.startswith("/") or len(path) > _PATH_CHARS_MAX:
-        raise InvalidInput(f"path begins with / and has at most {_PATH_CHARS_MAX:,} characters.")
-    if len(value["content"].encode()) > _CONTENT_BYTES_MAX:
+def _expected(precondition: Json | None) -> str | None:
+    """The hash that the content has to have. Raises InvalidInput."""
+    if precondition is None:
+        return None
+    expected = precondition.get("content_sha256")
+    if precondition.get("type", "content_sha256") != "content_sha256" or type(expected) is not str:
+        form = '{"type": "content_sha256", "content_sha256": …}'
+        raise InvalidInput(f"precondition is an object as in {form}.")
+    return expected
+
+
+def _path(path: str) -> str:
+    """Raise InvalidInput unless it is a path of the wire, of which each has one spelling."""
+    first, *steps = path.split("/")
+    if first or not 0 < len(steps) <= _STEPS_MAX or not {"", ".", ".."}.isdisjoint(steps):
+        raise InvalidInput(
+            f"path begins with / and has 1 to {_STEPS_MAX} segments; none is empty, `.` or `..`."
+        )
+    if len(path.encode()) > _PATH_BYTES_MAX:
+        raise InvalidInput(f"path has at most {_PATH_BYTES_MAX:,} bytes.")
+    seen = _UNSEEN.isdisjoint([unicodedata.category(each) for each in path])
+    if not seen or not unicodedata.is_normalized("NFC", path):
+        raise InvalidInput(
+            "path has no control or format characters, and is in Unicode Normalization Form C."
+        )
+    return path
+
+
+def _content(content: str) -> str:
+    if len(content.encode()) > _CONTENT_BYTES_MAX:
         raise InvalidInput(f"content has at most {_CONTENT_BYTES_MAX:,} bytes.")
-    return value
+    return content
 
 
 def _name(call: WireCall) -> str:
@@ -379,22 +411,39 @@ async def list_versions(call: WireCall) -> Answer:
     """List the versions of one memory, deleted or not, or of all; newest first."""
     store = await shelf.find(call.of_user(STORES), call.path("store_id"))
     memories, id = call.of_user(MEMORIES), call.text("memory_id")
-    if id is not None:
-        names = [f"{store.name}/{id}"]
-    else:
-        names = [each.name async for each in memories.each(f"{store.name}/")]
-    full, operation = call.text("view") == "full", call.text("operation")
+    full, operation, created = call.view("basic") == "full", call.text("operation"), call.times()
+    if operation not in (None, *_OPERATIONS):
+        raise InvalidQuery(f"operation is one of {', '.join(_OPERATIONS)}")
+    others = (call.text("session_id"), call.text("api_key_id"), call.text("service_account_id"))
+    if any([each is not None for each in others]):
+        return page([], None)  # each version here is written by a user
+    names = {f"{store.name}/{id}"} if id is not None else await _ever_in(call, store.name)
     every = [document for name in names for document in await _history(memories, name)]
-    kept = [each for each in every if operation in (None, _operation(each))]
+    kept = [
+        each
+        for each in sorted(every, key=lambda each: (each.at, each.name, each.version), reverse=True)
+        if operation in (None, _operation(each)) and created(shelf.micros(rfc3339(each.at)))
+    ]
     limit, start = call.limit(), place_in(call.text("page"))
     more = to_token(str(start + limit)) if start + limit < len(kept) else None
     shown = kept[start : start + limit]
     return page([await _version(call, each, full=full) for each in shown], more)
 
 
+async def _ever_in(call: WireCall, store: str) -> set[str]:
+    """The names of all memories that the store has or had: a version of a deleted one has left a
+    text, or the record that it was redacted."""
+    names = {each.name async for each in call.of_user(MEMORIES).each(f"{store}/")}
+    for collection in (TEXTS, REDACTED):
+        async for each in call.of_user(collection).each(f"{store}/"):
+            names.add(each.name.rpartition("/")[0])
+    return names
+
+
 @describe(response=MemoryVersionForm)
 async def retrieve_version(call: WireCall) -> Answer:
-    return await _version(call, await _find_version(call), full=True)
+    view = call.view("full")
+    return await _version(call, await _find_version(call), full=view == "full")
 
 
 @describe(response=MemoryVersionForm)

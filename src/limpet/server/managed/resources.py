@@ -28,18 +28,10 @@ from limpet.server.managed.sessions import (
     load,
     managed_in,
     resource_of,
+    statuses_of,
 )
 from limpet.server.managed.stream import stream_of
-from limpet.server.managed.wire import (
-    Answer,
-    Json,
-    WireCall,
-    endpoint,
-    page,
-    place_in,
-    rfc3339,
-    to_token,
-)
+from limpet.server.managed.wire import PAGE_MAX, Answer, Json, WireCall, endpoint, rfc3339
 from limpet.server.openapi import STREAMED, describe
 from limpet.server.service import Service
 from limpet.session.session import Session
@@ -83,7 +75,8 @@ async def add(call: WireCall) -> Answer:
 @describe(response=PageForm[ResourceForm])
 async def listed(call: WireCall) -> Answer:
     session = await load(call)
-    return page(form_of(call, session.head, session.values)["resources"], None)
+    resources = form_of(call, session.head, session.values)["resources"]
+    return call.part(resources, default=PAGE_MAX)
 
 
 @describe(response=ResourceForm)
@@ -140,26 +133,25 @@ async def _change(call: WireCall, changed: Any, id: str | None = None) -> None:
 
 @describe(response=PageForm[ThreadForm])
 async def list_threads(call: WireCall) -> Answer:
-    """The session itself, then its children."""
-    session = await load(call)
+    """The session itself, then all that it delegated to; of these statuses, if some are named."""
+    session, statuses = await load(call), statuses_of(call)
     threads = [thread_form(call, session, session)]
-    for key in await _children(session):
+    for key, parent in (await _parents(session)).items():
         child: Session[Any] | None = await call.lp.find(key, tail=0, archived=True)
         if child is not None:
-            threads.append(thread_form(call, session, child))
-    limit, start = call.limit(), place_in(call.text("page"))
-    shown = threads[start : start + limit]
-    return page(shown, to_token(str(start + limit)) if start + limit < len(threads) else None)
+            threads.append(thread_form(call, session, child, parent))
+    kept = [each for each in threads if not statuses or each["status"] in statuses]
+    return call.part(kept, default=PAGE_MAX)
 
 
 @describe(response=ThreadForm)
 async def retrieve_thread(call: WireCall) -> Answer:
-    return thread_form(call, await load(call), await _thread(call))
+    return thread_form(call, *await _thread(call))
 
 
 @describe(response=ThreadForm)
 async def archive_thread(call: WireCall) -> Answer:
-    session, thread = await load(call), await _thread(call)
+    session, thread, _ = await _thread(call)
     check_idle(thread)
     if thread.key == session.key:
         raise InvalidInput("the first thread is the session itself. Archive the session.")
@@ -167,43 +159,46 @@ async def archive_thread(call: WireCall) -> Answer:
         await thread.complete()
     if thread.phase != ARCHIVED:
         await thread.archive()
-    return thread_form(call, session, await _thread(call))
+    return thread_form(call, *await _thread(call))
 
 
 @describe(response=PageForm[WireEventForm])
 async def list_thread_events(call: WireCall) -> Answer:
-    return await listed_of(call, await _thread(call))
+    return await listed_of(call, (await _thread(call))[1])
 
 
 @describe(media_type=STREAMED)
 async def stream_thread(call: WireCall) -> Answer:
-    return await stream_of(call, await _thread(call))
+    return await stream_of(call, (await _thread(call))[1])
 
 
-async def _thread(call: WireCall) -> Session[Any]:
-    """The thread of the path. Raises DocumentNotFound if it is none of this session."""
+async def _thread(call: WireCall) -> tuple[Session[Any], Session[Any], Key | None]:
+    """The session of the path, the thread of it, and the key of its parent. Raises
+    DocumentNotFound if it is none of this session."""
     session, text = await load(call), call.path("id")
     app, _, id = ids.from_wire(ids.THREAD, text).partition("\n")
     key = Key(app, call.user, id) if app and id else None
-    if key is None or key not in (session.key, *await _children(session)):
+    parents = {session.key: None, **await _parents(session)}
+    if key is None or key not in parents:
         raise DocumentNotFound("threads", text[:100])
     thread: Session[Any] = await call.lp.get(key, tail=0, archived=True)
-    return thread
+    return session, thread, parents[key]
 
 
-async def _children(session: Session[Any]) -> list[Key]:
-    """Every session that it delegated to, ended or not."""
-    return [child.key for child in (await session.runs.tree()).children]
+async def _parents(session: Session[Any]) -> dict[Key, Key]:
+    """Every session that it or one of these delegated to, ended or not, with its parent."""
+    return {child: parent for parent, child in (await session.runs.tree()).edges}
 
 
-def thread_form(call: WireCall, session: Session[Any], thread: Session[Any]) -> Json:
+def thread_form(
+    call: WireCall, session: Session[Any], thread: Session[Any], parent: Key | None = None
+) -> Json:
     form = form_of(call, thread.head, thread.values)
     kept = ("status", "agent", "stats", "usage", "created_at", "updated_at", "archived_at")
-    is_first = thread.key == session.key
     return {
         "id": ids.thread_id(thread.key),
         "type": "session_thread",
         "session_id": ids.session_id(session.id),
-        "parent_thread_id": None if is_first else ids.thread_id(session.key),
+        "parent_thread_id": None if parent is None else ids.thread_id(parent),
         **{name: form[name] for name in kept},
     }

@@ -12,16 +12,25 @@ import binascii
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery
+from limpet.errors import (
+    IdempotencyKeyReused,
+    InvalidCursor,
+    InvalidInput,
+    InvalidQuery,
+    SessionError,
+    SessionExists,
+)
 from limpet.model import FrozenDict, Head, Key, to_time
 from limpet.model.facts.phases import ARCHIVED, TERMINAL
-from limpet.model.facts.running.budgets import Budget, granted
+from limpet.model.facts.running.budgets import MILLION, Budget, granted
 from limpet.model.facts.running.runs import STATUSES
 from limpet.model.lease import status_at
 from limpet.server import ids
@@ -37,7 +46,7 @@ from limpet.server.managed.agents import (
     skill_form,
     tool_form,
 )
-from limpet.server.managed.events import draft_of, with_files
+from limpet.server.managed.events import draft_of, outcome_events, with_files
 from limpet.server.managed.files import find_file
 from limpet.server.managed.forms import DeletedForm, SessionPageForm, WireSessionForm
 from limpet.server.managed.memories import open_store
@@ -79,6 +88,8 @@ class Managed(msgspec.Struct):
     resources: list[dict[str, Any]]
     vault_ids: list[str]
     budget: dict[str, Any] | None = None
+    # The digest of the request that made it under an Idempotency-Key.
+    request: str | None = None
 
 
 class SessionCreate(msgspec.Struct):
@@ -120,8 +131,28 @@ def routes(service: Service) -> list[BaseRoute]:
 
 @describe(response=WireSessionForm)
 async def create(call: WireCall) -> Answer:
-    """The session and its first events are recorded in one commit."""
-    body = await call.body(SessionCreate)
+    """The session and its first events are recorded in one commit: once under an
+    Idempotency-Key."""
+    body, key = await call.body(SessionCreate), call.idempotency_key()
+    if key is None:
+        return await shown(call, await _created(call, body, ids.new_id(ids.SESSION), None))
+    named = "\0".join([call.caller.name, call.app, call.user, key])
+    id = f"{ids.SESSION}{sha256(named.encode()).hexdigest()[:26]}"
+    digest = sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:32]
+    made = Key(call.app, call.user, id)
+    before: Session[Any] | None = await call.lp.find(made, tail=0, archived=True)
+    if before is None:
+        try:
+            return await shown(call, await _created(call, body, id, digest))
+        except SessionExists:  # by the same request, at the same time
+            before = await call.lp.get(made, tail=0, archived=True)
+    if managed_in(before.values, call.app).get("request") != digest:
+        raise IdempotencyKeyReused(key)
+    return await shown(call, made)
+
+
+async def _created(call: WireCall, body: SessionCreate, id: str, digest: str | None) -> Key:
+    """Create a session. Raises SessionExists, DocumentNotFound, InvalidInput."""
     agent = await _agent(call, body.agent)
     environment = await find_environment(call, body.environment_id)
     if environment["archived_at"] is not None:
@@ -136,18 +167,18 @@ async def create(call: WireCall) -> Answer:
         "resources": await resources_of(call, body.resources),
         "vault_ids": await _vaults(call, body.vault_ids),
         "budget": body.budget,
+        "request": digest,
     }
     labels = {"agent_id": agent["id"], "agent_version": str(agent["version"])}
     labels["environment_id"] = body.environment_id
     events = [draft_of(await with_files(call, each)) for each in body.initial_events]
-    id = ids.new_id(ids.SESSION)
     async with call.lp.commit() as c:
         new = c.create(call.app, call.user, id, state={MANAGED: managed}, labels=labels)
         if body.budget is not None:
             c.record(new, granted(_budget(body.budget)))
         for draft in events:
             c.append(new, draft.type, draft.data)
-    return await shown(call, new.key)
+    return new.key
 
 
 async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
@@ -247,9 +278,7 @@ async def listed(call: WireCall) -> Answer:
     cursor = place.cursor
     named = {"agent_id": call.text("agent_id"), "agent_version": call.text("agent_version")}
     labels = {name: value for name, value in named.items() if value is not None}
-    created, statuses = call.times(), call.texts("statuses")
-    if not set(statuses).issubset(STATUSES):
-        raise InvalidQuery(f"statuses are among {', '.join(STATUSES)}")
+    created, statuses = call.times(), statuses_of(call)
     if call.text("deployment_id") is not None:  # no session here is made by a deployment
         return {**page([], None), "prev_page": None}
     archived, store = call.flag("include_archived"), call.text("memory_store_id")
@@ -273,6 +302,10 @@ async def listed(call: WireCall) -> Answer:
                 and (archived or form["archived_at"] is None)
                 and (store is None or store in stores)
             ):
+                if form["outcome_evaluations"]:
+                    with suppress(SessionError):  # it was archived or deleted since
+                        outcomes = await _evaluations_of(call.lp.session(head.key), head)
+                        form["outcome_evaluations"] = outcomes
                 items.append(form)
         cursor = heads.cursor
         if cursor is None or len(items) == limit:
@@ -282,6 +315,14 @@ async def listed(call: WireCall) -> Answer:
                 **page(items, next_page),
                 "prev_page": None if before is None else before.token(),
             }
+
+
+def statuses_of(call: WireCall) -> tuple[str, ...]:
+    """The statuses that a list is about; empty: all. Raises InvalidQuery."""
+    statuses = call.texts("statuses")
+    if not set(statuses).issubset(STATUSES):
+        raise InvalidQuery(f"statuses are among {', '.join(STATUSES)}")
+    return statuses
 
 
 class PagePlace:
@@ -412,8 +453,11 @@ async def load(call: WireCall) -> Session[Any]:
 async def shown(call: WireCall, key: Key) -> Json:
     session: Session[Any] = await call.lp.get(key, tail=0, archived=True)
     form = form_of(call, session.head, session.values)
+    form["outcome_evaluations"] = await _evaluations_of(session, session.head)
     if session.phase not in TERMINAL:
-        form["stats"]["active_seconds"] = session.lifecycle.durations.active
+        active, stats = session.lifecycle.durations.active, form["stats"]
+        form["stats"] = {"duration_seconds": max(active, stats["duration_seconds"])}
+        form["stats"]["active_seconds"] = active
     return form
 
 
@@ -422,7 +466,9 @@ def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
     managed = managed_in(state, head.key.app)
     updated = rfc3339(to_time(head.updated_us))
     now = call.lp.now()
+    end = to_time(head.updated_us) if head.phase in TERMINAL else now
     usage = head.facts.get("usage", FrozenDict())
+    cost = Decimal(usage.get("cost", 0)) / MILLION
     return {
         "id": ids.session_id(head.key.id),
         "type": "session",
@@ -436,12 +482,13 @@ def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
         "budget": managed["budget"],
         "deployment_id": None,
         "outcome_evaluations": _evaluations(head),
-        "stats": {"duration_seconds": (now - to_time(head.created_us)).total_seconds()},
+        "stats": {"duration_seconds": (end - to_time(head.created_us)).total_seconds()},
         "usage": {
             "input_tokens": usage.get("input", 0),
             "output_tokens": usage.get("output", 0),
             "cache_read_input_tokens": usage.get("cache_read", 0),
             "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+            "list_cost": {"amount": format(cost, "f"), "currency": "USD"},
         },
         "created_at": rfc3339(to_time(head.created_us)),
         "updated_at": updated,
@@ -450,13 +497,30 @@ def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
 
 
 def _evaluations(head: Head) -> list[Json]:
+    """The outcome as the head has it: without words, which are read with one session."""
     outcome = head.facts.get("outcome")
     if outcome is None:
         return []
     results = {"pass": "satisfied", "fail": "failed", "uncertain": "evaluating"}  # nosec B105
     result = results.get(outcome.get("verdict") or "", "pending")
     form = {"type": "outcome_evaluation", "outcome_id": f"{ids.OUTCOME}{outcome['seq']}"}
-    return [{**form, "description": outcome.get("title", ""), "iteration": 0, "result": result}]
+    return [{**form, "description": "", "iteration": 0, "result": result}]
+
+
+async def _evaluations_of(session: Session[Any], head: Head) -> list[Json]:
+    """The outcome with its words and those of the last verdict on it."""
+    forms = _evaluations(head)
+    for form in forms:
+        seq = int(form["outcome_id"].removeprefix(ids.OUTCOME))
+        defined, *verdicts = await outcome_events(session, seq)
+        form["description"] = (defined.data or {}).get("title", "")
+        if not verdicts:
+            continue
+        last = verdicts[-1]
+        form |= {"iteration": len(verdicts) - 1, "explanation": (last.data or {}).get("note")}
+        done = form["result"] in ("satisfied", "failed")
+        form["completed_at"] = rfc3339(last.at) if done else None
+    return forms
 
 
 def managed_in(state: Mapping[str, Any], app: str) -> Json:

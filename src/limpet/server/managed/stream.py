@@ -31,6 +31,7 @@ from limpet.errors import (
 )
 from limpet.model import Event
 from limpet.model.facts.phases import ARCHIVED
+from limpet.model.facts.running.requests import CUSTOM_TOOL_USE, asked_id
 from limpet.server import ids
 from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS, STREAM_PIECE_BYTES
 from limpet.server.managed.events import form_of
@@ -146,10 +147,15 @@ class EventStream(Response, Generic[T]):
         return [b"event: error\ndata: " + said + b"\n\n"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._next = asyncio.ensure_future(anext(self._items))
-        await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         headers = [*self.raw_headers, *_HEADERS]
         kept = [(name, value) for name, value in headers if name != b"content-length"]
+        if scope["method"] == "HEAD":  # nothing would ever come
+            await self._items.aclose()
+            await send({"type": "http.response.start", "status": 200, "headers": kept})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        self._next = asyncio.ensure_future(anext(self._items))
+        await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
         lapsing = asyncio.ensure_future(self._call.caller.lapsed.wait())  # its key was revoked
         leaving = asyncio.ensure_future(_left(receive))
@@ -250,17 +256,21 @@ class WireStream(EventStream[Event]):
             return self._pieces(MESSAGE, event.id, {}, delta)
         if isinstance(tool, Mapping) and TOOL_USE in self._previews:
             delta = {"type": "input_delta", "partial_json": tool.get("arguments", "")}
-            return self._pieces(TOOL_USE, self._call_id(event.id, tool), _named_tool(tool), delta)
+            call, type = self._call_id(event.id, tool), TOOL_USE
+            id = f"{call}/use"
+            if tool.get("client"):
+                type, id = CUSTOM_TOOL_USE, asked_id(call)
+            return self._pieces(type, id, _named_tool(tool), delta)
         if isinstance(reasoning, str) and THINKING in self._previews:
             return self._pieces(THINKING, f"{event.id}/thinking", {}, None)
         return []
 
     def _call_id(self, message: str, tool: Mapping[str, Any]) -> str:
-        """The id that the use of a tool will have: calls are numbered in the order of indexes."""
+        """The id that a call will have: calls are numbered in the order of indexes."""
         index = tool.get("index", 0)
         if index not in self._calls:
             insort(self._calls, index)
-        return f"{message}-{self._calls.index(index)}/use"
+        return f"{message}-{self._calls.index(index)}"
 
     def _pieces(self, type: str, id: str, more: Json, delta: Json | None) -> list[bytes]:
         frames, wire_id = [], ids.to_wire(ids.EVENT, id)

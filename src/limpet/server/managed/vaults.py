@@ -32,7 +32,13 @@ _SHOWN: Final = frozenset(
     )
 )
 _INJECTED: Final = {"body": True, "header": True}  # where the value of a variable may be put
-_KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
+# The kinds of credentials, with the texts that each has to have.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "static_bearer": ("token", "mcp_server_url"),
+    "mcp_oauth": ("access_token", "mcp_server_url"),
+    "environment_variable": ("secret_name", "secret_value"),
+}
+_NETWORKING: Final = ("unrestricted", "limited")
 
 
 class VaultCreate(msgspec.Struct):
@@ -146,11 +152,27 @@ async def open_vault(call: WireCall, id: str) -> Document:
 async def create_credential(call: WireCall) -> Answer:
     vault = await open_vault(call, call.path("vault_id"))
     value = msgspec.to_builtins(await call.body(CredentialCreate))
-    if value["auth"].get("type") not in _KINDS:
-        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    _check_auth(value["auth"])
     shelf.check_metadata(value["metadata"])
     prefix = f"{vault.name}/vcrd_"
     return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
+
+
+def _check_auth(auth: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless it is one of the kinds, with all that it has to have."""
+    kind = str(auth.get("type"))
+    if kind not in _KINDS:
+        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    for name in _KINDS[kind]:
+        if not isinstance(auth.get(name), str):
+            raise InvalidInput(f"auth of the type {kind} has a {name}, a text.")
+    if kind == "environment_variable":
+        networking = auth.get("networking")
+        if not isinstance(networking, Mapping) or networking.get("type") not in _NETWORKING:
+            known = " or ".join(_NETWORKING)
+            raise InvalidInput(f"networking of a credential is an object of the type {known}.")
+    if not isinstance(auth.get("injection_location"), Mapping | None):
+        raise InvalidInput("injection_location of a credential is an object.")
 
 
 @describe(response=PageForm[CredentialForm])
@@ -174,7 +196,9 @@ async def update_credential(call: WireCall) -> Answer:
     def changed(value: Json) -> Json:
         if auth.get("type", value["auth"]["type"]) != value["auth"]["type"]:
             raise InvalidInput("the type of a credential cannot be changed. Create another one.")
-        return {**patch(value), "auth": _merged(value["auth"], auth)}
+        merged = _merged(value["auth"], auth)
+        _check_auth(merged)
+        return {**patch(value), "auth": merged}
 
     return _credential(await shelf.change(call.of_user(CREDENTIALS), _name(call), changed))
 

@@ -56,7 +56,7 @@ from limpet.server.loggers import SERVER
 from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
 from limpet.server.service import Service
-from limpet.session.documents import Documents
+from limpet.session.documents import Document, Documents
 from limpet.session.limpet import Limpet, journal_of
 
 T = TypeVar("T")
@@ -85,9 +85,12 @@ _THINGS: Final = {
     "wire_work": "work",
     "resources": "resource",
     "threads": "thread",
+    "traces": "trace",
     "models": "model",
     "skills": "skill",
 }
+_LABEL: Final = "labels["
+_KEY_CHARS_MAX: Final = 255
 _JSON: Final = (b"content-type", b"application/json")
 _PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
 _requests: Final = count(1)
@@ -104,6 +107,7 @@ class WireCall:
         self.named_user = caller.user or self._named(USER_HEADER, "user")
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
+        self.files: dict[str, Document] = {}  # that the request names, each looked up once
 
     def _named(self, header: bytes, parameter: str) -> str | None:
         """The value of a header, or else of a parameter of the query."""
@@ -141,6 +145,13 @@ class WireCall:
     def key(self) -> Key:
         """The key of the session in the path. Raises InvalidInput."""
         return known_key(self.app, self.user, ids.session_key_id(self.path("session_id")))
+
+    def idempotency_key(self) -> str | None:
+        """The key under which a request is made once. Raises InvalidInput."""
+        key = header_of(self.request, b"idempotency-key")
+        if key is not None and not 0 < len(key) <= _KEY_CHARS_MAX:
+            raise InvalidInput(f"an Idempotency-Key has 1 to {_KEY_CHARS_MAX} characters.")
+        return key
 
     def of_app(self, collection: str) -> Documents:
         """Documents that all users of the app share."""
@@ -196,12 +207,26 @@ class WireCall:
     def limit(self) -> int:
         return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
 
+    def part(self, items: Sequence[Json], *, default: int = PAGE_DEFAULT) -> Json:
+        """The page of a list that is whole here. Raises InvalidQuery, InvalidCursor."""
+        limit = self.number("limit", default, most=PAGE_MAX)
+        start = place_in(self.text("page"))
+        end = start + limit
+        return page(items[start:end], to_token(str(end)) if end < len(items) else None)
+
+    def view(self, default: str) -> str:
+        """The view of a memory: "full" is with its content. Raises InvalidQuery."""
+        text = self.text("view") or default
+        if text not in ("basic", "full"):
+            raise InvalidQuery("view is basic or full")
+        return text
+
     def flag(self, name: str) -> bool:
         return self.text(name) in ("true", "True", "1")
 
     def times(self) -> Callable[[int], bool]:
         """A test of microseconds since 1970 against `created_at[gte]=` and so on."""
-        bounds = {each: self._moment(f"created_at[{each}]") for each in ("gt", "gte", "lt", "lte")}
+        bounds = {each: self.moment(f"created_at[{each}]") for each in ("gt", "gte", "lt", "lte")}
         tests: dict[str, Callable[[int, int], bool]] = {
             "gt": lambda at, bound: at > bound,
             "gte": lambda at, bound: at >= bound,
@@ -211,7 +236,8 @@ class WireCall:
         given = [(tests[name], bound) for name, bound in bounds.items() if bound is not None]
         return lambda at: all([test(at, bound) for test, bound in given])
 
-    def _moment(self, name: str) -> int | None:
+    def moment(self, name: str) -> int | None:
+        """A time, in microseconds since 1970; None if it is not named. Raises InvalidQuery."""
         text = self.text(name)
         if text is None:
             return None
@@ -220,6 +246,15 @@ class WireCall:
         except ValueError:
             raise InvalidQuery(f"{name} is a time, as in 2026-11-17T12:00:00Z") from None
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+    def labels(self) -> dict[str, str]:
+        """The values of `labels[name]=`."""
+        query = self.request.query_params
+        return {
+            name[len(_LABEL) : -1]: value
+            for name, value in query.items()
+            if name.startswith(_LABEL) and name.endswith("]")
+        }
 
     def is_ascending(self, *, default: bool) -> bool:
         """True if `order=asc`. Raises InvalidQuery."""

@@ -247,9 +247,8 @@ def _lease(document: Document) -> Lease:
 
 
 def _lease_form(value: Json, *, extended: bool, seconds: int) -> Json:
-    last = value["latest_heartbeat_at"]
     return {
-        "last_heartbeat": last,
+        "last_heartbeat": value["latest_heartbeat_at"] or "",
         "lease_extended": extended,
         "state": value["state"],
         "ttl_seconds": seconds,
@@ -283,5 +282,7 @@ def _form(document: Document) -> Json:
     value = dict(document.value)
     session = value.pop("session_id")
     del value["lease"]
-    data = {"type": "session", "id": session}
+    # A key of an app hands out work of any user: it names the user in the header limpet-user.
+    user, _, _ = ids.from_wire(_PREFIX, document.name).partition("\n")
+    data = {"type": "session", "id": session, "user": user}
     return {"id": document.name, "type": "work", **value, "data": data, "secret": None}  # nosec B105

@@ -4,13 +4,12 @@ was let do what. In the style of the wire: see `own`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.routing import BaseRoute
 
 from limpet.errors import InvalidQuery, RouteNotFound
-from limpet.model import Head
+from limpet.model import Head, Key, to_time
 from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.runs import DEAD
 from limpet.model.lease import readiness, status_at
@@ -46,12 +45,11 @@ from limpet.server.service import Service
 from limpet.session.acting import ActingJournal
 from limpet.session.json_forms import key_form, time_form
 from limpet.session.limpet import journal_of
-from limpet.store.cursor import check_position
+from limpet.store.cursor import check_position, check_work
 from limpet.store.protocol import FeedEntry
 
 _FOLD_SECONDS: Final = 2.0  # that a request folds for, where nobody else does
 _SCANNED_MAX: Final = 10_000  # heads that one request looks at, where a filter drops some
-_LABEL: Final = "labels["
 _ORDERS: Final = ("created", "updated", "key")
 
 
@@ -172,8 +170,9 @@ async def list_sessions(call: WireCall) -> Answer:
     ready: Any = call.text("ready")
     if by not in _ORDERS:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
+    check_work(status, ready)
     order: Any = by
-    app, user, labels = call.named_app, call.named_user, dict(_labels(call))
+    app, user, labels = call.named_app, call.named_user, call.labels()
     if ready == "dead" and app is not None:  # of which there is an index
         labels |= {DEAD: "yes"}
     # Stores compare what sessions do much faster, where the order and the phase allow it.
@@ -222,14 +221,6 @@ def _mentions(head: Head, needle: str) -> bool:
     return any([needle in each.casefold() for each in texts])
 
 
-def _labels(call: WireCall) -> Mapping[str, str]:
-    return {
-        name[len(_LABEL) : -1]: value
-        for name, value in call.request.query_params.items()
-        if name.startswith(_LABEL) and name.endswith("]")
-    }
-
-
 @describe(response=StatusForm)
 async def status(call: WireCall) -> Answer:
     """The number of sessions of each kind."""
@@ -251,20 +242,28 @@ async def inbox(call: WireCall) -> Answer:
 
 @describe(response=PageForm[HeadForm])
 async def dead_letters(call: WireCall) -> Answer:
-    """Sessions whose turn failed on every attempt."""
-    token = call.text("page")
+    """Sessions whose turn failed on every attempt: of an app, of a user, or of the whole store."""
+    token, limit, app = call.text("page"), call.limit(), call.named_app
     cursor = None if token is None else from_token(token)
-    dead = await call.lp.work.dead_letters(app=call.app, limit=call.limit(), cursor=cursor)
-    items = [overview(call, head) for head in dead.items]
+    if app is None:
+        dead = await call.lp.list(ready="dead", reverse=False, limit=limit, cursor=cursor)
+    else:
+        dead = await call.lp.work.dead_letters(app=app, limit=limit, cursor=cursor)
+    user = call.named_user
+    items = [overview(call, head) for head in dead.items if user in (None, head.key.user)]
     return page(items, None if dead.cursor is None else to_token(dead.cursor))
 
 
 @describe(response=PageForm[AuditForm])
 async def audit(call: WireCall) -> Answer:
-    """A page of the audit, for auditors and admins."""
-    token, denied = call.text("page"), call.text("denied")
+    """A page of the audit, for auditors and admins: since a time, of one principal, about one
+    session, and what was denied or was not."""
+    token, denied, id = call.text("page"), call.text("denied"), call.text("session")
+    since = call.moment("since")
     records = await call.lp.audit(
+        None if since is None else to_time(since),
         principal=call.text("principal"),
+        session=None if id is None else Key(call.app, call.user, ids.session_key_id(id)),
         denied=None if denied is None else call.flag("denied"),
         app=call.named_app,
         limit=call.limit(),

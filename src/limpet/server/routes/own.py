@@ -20,7 +20,14 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
 
-from limpet.errors import BundleDamaged, BundleRefused, InvalidInput, InvalidQuery, NoCheckpoint
+from limpet.errors import (
+    BundleDamaged,
+    BundleRefused,
+    DocumentNotFound,
+    InvalidInput,
+    InvalidQuery,
+    NoCheckpoint,
+)
 from limpet.model.diff.diff import diff as between
 from limpet.model.diff.merge import Policy, Priority
 from limpet.server import ids
@@ -41,7 +48,7 @@ from limpet.server.forms import (
     TraceForm,
 )
 from limpet.server.managed.forms import WireSessionForm
-from limpet.server.managed.sessions import form_of, load, shown
+from limpet.server.managed.sessions import MANAGED, form_of, load, managed_in, shown
 from limpet.server.managed.wire import (
     Answer,
     Json,
@@ -79,7 +86,7 @@ _MERGES: Final[Mapping[str, Policy | None]] = {
 
 
 class ForkSession(msgspec.Struct):
-    """The body of a fork; `set` gives it other values of fields of the state."""
+    """The body of a fork: its title on the wire; `set` gives fields of its state other values."""
 
     at: str | int | None = None
     title: str | None = None
@@ -278,8 +285,14 @@ async def fork(call: WireCall) -> Answer:
     made: Session[Any] = await session.fork(
         body.at, id=ids.new_id(ids.SESSION), labels=dict(session.labels)
     )
-    if body.set:
-        await made.update(lambda _: body.set)
+
+    def changed(state: Mapping[str, Any]) -> Json:
+        if body.title is None:
+            return body.set
+        return {MANAGED: {**managed_in(state, call.app), "title": body.title}, **body.set}
+
+    if body.set or body.title is not None:
+        await made.update(changed)
     return await shown(call, made.key)
 
 
@@ -346,15 +359,20 @@ async def _checkpoint(session: Session[Any], number: int) -> CheckpointRef:
 @describe(response=PageForm[EventForm])
 async def list_traces(call: WireCall) -> Answer:
     """The beginnings of its wakes, the newest first; with `before`, those of smaller seqs."""
-    runs, before = (await load(call)).runs, call.place("before")
-    return page(
-        [event_form(each) for each in await runs.wakes(limit=call.limit(), before=before)], None
-    )
+    runs, limit, token = (await load(call)).runs, call.limit(), call.text("page")
+    before = call.place("before") if token is None else place_in(token)
+    wakes = await runs.wakes(limit=limit, before=before)
+    more = to_token(str(wakes[-1].seq)) if len(wakes) == limit else None
+    return page([event_form(each) for each in wakes], more)
 
 
 @describe(response=TraceForm)
 async def retrieve_trace(call: WireCall) -> Answer:
-    trace = await (await load(call)).runs.trace(call.path("wake_id"))
+    runs, id = (await load(call)).runs, call.path("wake_id")
+    try:
+        trace = await runs.trace(id)
+    except InvalidInput:
+        raise DocumentNotFound("traces", id[:100]) from None
     form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
     form |= {"worker": trace.worker, "spans": [plain(each) for each in trace.spans]}
     form["events"] = [event_form(each) for each in trace.events]

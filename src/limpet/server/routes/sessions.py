@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import BaseRoute
 
-from limpet.errors import InvalidInput, InvalidQuery
+from limpet.errors import InvalidInput, InvalidQuery, ProposalNotFound
 from limpet.model import Event, Key
 from limpet.model.lease import readiness, status_at
 from limpet.security.access import Principal
@@ -27,6 +27,7 @@ from limpet.server.forms import (
     NewTokenForm,
     OverviewForm,
     PageForm,
+    ProposalForm,
     RelationForm,
     ReportForm,
     RequestForm,
@@ -56,6 +57,7 @@ from limpet.session.json_forms import (
     head_form,
     key_form,
     kin_form,
+    proposal_form,
     report_form,
     time_form,
 )
@@ -92,6 +94,14 @@ class ResolveRequest(msgspec.Struct):
     decision: str
     output: Any = None
     note: str | None = None
+
+
+class DecideRequest(msgspec.Struct):
+    """A decision about a proposal of the session; `note` is its reason."""
+
+    request_id: str
+    accept: bool
+    note: str
 
 
 class InterruptSession(msgspec.Struct):
@@ -147,6 +157,7 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", "/confirm", confirm),
         at("POST", "/answer", answer),
         at("POST", "/resolve", resolve),
+        at("POST", "/decide", decide),
         at("POST", "/interrupt", interrupt),
         at("POST", "/labels", label),
         at("GET", "/events/stream", stream),
@@ -342,6 +353,18 @@ async def resolve(call: WireCall) -> Answer:
     if body.decision == "happened":
         settled = {"happened": body.output}
     return event_form(await session.resolve(body.request_id, **settled, note=body.note))
+
+
+@describe(response=ProposalForm)
+async def decide(call: WireCall) -> Answer:
+    """Accept or refuse what the session proposed for a shared memory."""
+    body = await call.body(DecideRequest)
+    made = await call.lp.proposals(session=(await load(call)).key)
+    proposal = next((each for each in made if each.id == body.request_id), None)
+    if proposal is None:
+        raise ProposalNotFound(body.request_id)
+    decided = await call.lp.decide(proposal, accept=body.accept, reason=body.note)
+    return proposal_form(decided)
 
 
 @describe(response=EventForm)

@@ -106,7 +106,7 @@ class Swept(msgspec.Struct, frozen=True):
         counts += [f"{plural(self.moves, 'move')} finished"] if self.moves else []
         counts += [f"{self.removed} that had moved removed"] if self.removed else []
         counts += [f"{self.evicted} events evicted"] if self.evicted else []
-        counts += [f"{self.expired} items expired"] if self.expired else []
+        counts += [f"{plural(self.expired, 'item')} expired"] if self.expired else []
         return ", ".join([*counts, f"{len(self.failed)} failed"])
 
 

@@ -448,7 +448,8 @@ def open_children(facts: Any, step: Transition) -> str | None:
     if not number:
         return None
     names = ", ".join(list(children_in(facts))[:5])
-    return f"{number} of its children have not ended" + (f": {names}" if names else "")
+    have = "child has" if number == 1 else "children have"
+    return f"{number} {have} not ended" + (f": {names}" if names else "")
 
 
 def unfinished_duty(facts: Any, step: Transition) -> str | None:

@@ -212,9 +212,7 @@ class Arrivals(Adopter):
     async def _count(self, app: str, upto: int) -> int:
         store = self.journal.store
         if isinstance(store, Overview):
-            count = sum([kind.sessions for kind in await store.tally(app, limit=upto + 1)])
-            if count < upto:
-                return count
+            return sum([kind.sessions for kind in await store.tally(app, limit=upto + 1)])
         heads = each_head(store, Query(app=app))  # those that have left do not count
         return len([0 async for head in heads if departure(head.facts) is None])
 

@@ -16,6 +16,7 @@ from limpet.model.facts.documents import VALUE
 from limpet.model.keys import DEPARTURES
 from limpet.session.documents import Internal
 from limpet.session.journal import Journal
+from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.delegation import head_of
 from limpet.store.pages import head_pages
 from limpet.store.protocol import Query, Standing
@@ -53,8 +54,13 @@ async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> 
         await journal.store.delete(documents.key(key.id), ending="moved", at=at)
 
 
-async def open_departures(journal: Journal) -> list[Departure]:
-    """Return the departures that nobody has settled."""
+async def open_departures(journal: Journal, app: str | None = None) -> list[Departure]:
+    """Return the departures, of an app or of all, that nobody has settled.
+
+    They stand with their users, under a reserved app that no principal may list: a server does.
+    """
+    if (server := server_of(journal)) is not None:
+        return list(await ask_server(server, "departures", app))
     query = Query(app=DEPARTURES, order="key", reverse=False)
     unsettled: list[Departure] = []
     async for page in head_pages(journal.store, query, states=True):
@@ -63,5 +69,6 @@ async def open_departures(journal: Journal) -> list[Departure]:
             with suppress(msgspec.ValidationError, LimpetError):
                 form = msgspec.convert(value, _DepartureForm)
                 key = Key(*form.owner, head.key.id)
-                unsettled.append(Departure(key, form.uid, form.epoch, form.to))
+                if app in (None, key.app):
+                    unsettled.append(Departure(key, form.uid, form.epoch, form.to))
     return unsettled

@@ -29,6 +29,7 @@ from limpet.errors import (
     SessionArchived,
     SessionDeleted,
     SessionErased,
+    SessionMoved,
     SessionNotFound,
     StoreFull,
 )
@@ -51,7 +52,7 @@ from limpet.store.system import in_thread
 
 _Ends: TypeAlias = tuple[str, Key, Key]  # the kind of a relation, and from whom to whom
 _AT_ONCE: Final = 16  # sessions
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionMoved)
 
 
 class Mirrored(msgspec.Struct, frozen=True):
@@ -68,8 +69,8 @@ async def mirror(
     services: Services, directory: Path, key: Key | Sequence[Key] | None, app: str | None
 ) -> Mirrored:
     """Write one session, some, an app, or everything. Raises InvalidInput if it cannot be written,
-    and StoreFull if there is no space: what is there then is whole. What is archived stays as it
-    was written before; SessionArchived if it is the one that was asked for."""
+    and StoreFull if there is no space: what is there then is whole. What is archived, or has moved
+    away, stays as it was written before; SessionArchived or SessionMoved if it was asked for."""
     sessions = events = 0
     related: dict[_Ends, Any] = {}
     archived: set[Key] = set()

@@ -1009,7 +1009,7 @@ async def drain(
     journal = services.journal
     query = Query(app=app, reverse=False)
     keys = [h.key async for h in each_head(journal.store, query) if departure(h.facts) is None]
-    left = [each.key for each in await open_departures(journal) if app in (None, each.key.app)]
+    left = [each.key for each in await open_departures(journal, app)]
     done: set[Key] = set()
     moved_sessions = events = size = compressed = 0
     refused: list[Undrained] = []

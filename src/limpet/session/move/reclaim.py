@@ -11,7 +11,7 @@ if it can ask here first, and doctor names the copy at either store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from limpet.session.services import Services
 
 _ASK_SECONDS: Final = 5.0
+_ASKED_TOGETHER: Final = 16
 _REMEMBERED: Final = 8  # reclaims of one session
 _UNREACHABLE: Final = (StoreError, OSError, TimeoutError)
 
@@ -100,8 +101,7 @@ async def _reclaim(services: Services, said: Statement) -> Reclaimed:
     if reclaimed_in(head.facts) == (said.lost, epoch):  # the answer was lost, and this repeats it
         return Reclaimed(said.key, str(head.facts["moves"]["node"]), epoch, said.lost)
     family = await _departed(journal, head, said)
-    for each in family:
-        await _refuse_reachable(services, nodes, each)
+    await _refuse_reachable(services, nodes, head)  # they left for one store
     if (server := server_of(journal)) is not None:
         taken: Reclaimed = await ask_server(server, "reclaim", *said)
         return taken
@@ -223,11 +223,11 @@ async def _remembered(journal: Journal, head: Head, draft: Prepared) -> Put:
     return Put(documents, key.id, value, expect=version, actor=draft.actor)
 
 
-async def _all_reclaims(journal: Journal) -> list[Reclaim]:
-    """Return what was reclaimed in a store."""
-    taken: list[Reclaim] = []
+async def _all_reclaims(journal: Journal) -> AsyncIterator[list[Reclaim]]:
+    """Yield what was reclaimed in a store, page by page."""
     query = Query(app=RECLAIMS, order="key", reverse=False)
     async for page in head_pages(journal.store, query, states=True):
+        taken: list[Reclaim] = []
         for head in page.items:
             try:
                 form = msgspec.convert(page.states.get(head.key, EMPTY).get(VALUE), _Form)
@@ -235,7 +235,7 @@ async def _all_reclaims(journal: Journal) -> list[Reclaim]:
                 continue  # of another release
             key = Key(*form.owner, head.key.id)
             taken += [Reclaim(key, form.uid, *each) for each in form.reclaims]
-    return taken
+        yield taken
 
 
 async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
@@ -263,20 +263,20 @@ async def was_reclaimed(nodes: Nodes, head: Head) -> bool:
 async def reclaim_checks(services: Services) -> tuple[Check, ...]:
     """Return the doctor's checks of reclaimed sessions: at every node that can be asked, is there a
     copy from before, that takes writes?"""
-    nodes = services.nodes
+    nodes, journal = services.nodes, services.journal
     if nodes is None:
         return ()
     checks: list[Check] = []
-    own, unasked = await _all_reclaims(services.journal), dict[str, str]()
+    own = [each async for page in _all_reclaims(journal) for each in page]
+    unasked: dict[str, str] = {}
     for name in nodes.others:
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with asyncio.timeout(_ASK_SECONDS) as patience:
                 there: Arrivals = await nodes.arrivals(name)
-                copies = [(each, name) for each in own if await _has_copy(there.journal, each)] + [
-                    (each, nodes.name)
-                    for each in await _all_reclaims(there.journal)
-                    if await _has_copy(services.journal, each)
-                ]
+                copies = [(each, name) async for each in _copies(there.journal, own, patience)]
+                async for page in _all_reclaims(there.journal):
+                    here = _copies(journal, page, patience)
+                    copies += [(each, nodes.name) async for each in here]
         except (LimpetError, OSError, TimeoutError) as error:
             unasked[name] = type(error).__name__
             continue
@@ -289,6 +289,21 @@ async def reclaim_checks(services: Services) -> tuple[Check, ...]:
         text = f"{len(own):,} reclaimed, the last from {own[-1].lost}; no copy is known"
         checks.append(Check("reclaimed", text, "ok"))
     return tuple(checks)
+
+
+async def _copies(
+    journal: Journal, reclaims: Sequence[Reclaim], patience: asyncio.Timeout
+) -> AsyncIterator[Reclaim]:
+    """Yield those of which a store has a copy. It may take its time for each, not for all: there
+    may be thousands, and far away."""
+    loop = asyncio.get_running_loop()
+    for at in range(0, len(reclaims), _ASKED_TOGETHER):
+        some = reclaims[at : at + _ASKED_TOGETHER]
+        has = await asyncio.gather(*[_has_copy(journal, each) for each in some])
+        for each, is_there in zip(some, has, strict=True):
+            if is_there:
+                yield each
+        patience.reschedule(loop.time() + _ASK_SECONDS)
 
 
 async def _has_copy(journal: Journal, reclaim: Reclaim) -> bool:

@@ -26,7 +26,8 @@ class NodeVisit(msgspec.Struct, frozen=True):
 class RecordedRun(msgspec.Struct, frozen=True):
     """The graph of a turn as it was drawn, the nodes that ran in order, and which runs next.
 
-    Of a log that has no drawing, nodes and edges are those of the way that was taken.
+    `stop_reason` is why the session stopped; None: it runs. Of a log that has no drawing, nodes and
+    edges are those of the way that was taken.
     """
 
     graph: str | None = None
@@ -35,6 +36,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
     edges: tuple[tuple[str, str | None, bool], ...] = ()
     path: tuple[NodeVisit, ...] = ()
     current: str | None = None
+    stop_reason: str | None = None
 
 
 async def run_of(session: Session[Any]) -> RecordedRun:
@@ -47,7 +49,8 @@ async def run_of(session: Session[Any]) -> RecordedRun:
             if event.data is not None and "graph" in event.data:
                 steps.append(event)
                 if str(event.data["name"]).startswith("@") and event.data["occurrence"] == 1:
-                    return _read(steps[::-1])
+                    stopped = None if session.status == "running" else session.stop_reason
+                    return msgspec.structs.replace(_read(steps[::-1]), stop_reason=stopped)
         if not page:
             break
         before = page[-1].seq

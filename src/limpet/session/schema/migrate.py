@@ -30,10 +30,12 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     SessionLocked,
+    SessionMoved,
     SessionNotFound,
     StoreCorrupt,
 )
 from limpet.model import Head, Key, apply
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import is_stub
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
@@ -90,7 +92,7 @@ _REASONS: Final[tuple[tuple[type[LimpetError], Fate], ...]] = (
     (SessionLocked, "busy"),
 )
 _IMPOSSIBLE: Final = tuple(kind for kind, _ in _REASONS)
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionMoved)
 
 
 class MigrationOutcome(msgspec.Struct, frozen=True):
@@ -240,6 +242,8 @@ class Migrating:
 
     def _settle(self, head: Head) -> bool:
         """True if the version alone tells what becomes of the session."""
+        if departure(head.facts) is not None:
+            return True  # it is migrated where it is
         version = head.schema_version
         if version is None:
             self._tally.add(head.key, "untyped")
@@ -276,7 +280,7 @@ class Migrating:
         try:
             needed = await (self._migrate(head.key) if self._apply else self._try(head.key))
         except _GONE:
-            return None  # deleted since its head was read
+            return None  # deleted since its head was read, or moved
         except _IMPOSSIBLE as error:
             return _fate(error), _reason(error)
         if not needed:  # another was faster

@@ -282,7 +282,8 @@ class SharedLimpet:
     """A store for any thread and any event loop: `await shared.run(work)`.
 
     `store` is a URL, opened at first use and closed by close(); or an open Limpet, which is used on
-    its own loop only and never closed here.
+    its own loop only and never closed here. The key for the URL of a server is LIMPET_TOKEN, of the
+    environment, and its TLS is in LIMPET_TLS_CA, _CERT, _KEY and _PIN.
     """
 
     def __init__(
@@ -407,7 +408,18 @@ class _Opening:
             self._lock = asyncio.Lock()
         async with self._lock:
             if self.lp is None:
-                self.lp = await Limpet(self._url, seal=self._seal, connections=self._connections)
+                token, tls = None, None
+                if self._url.lower().startswith(("http://", "https://")):
+                    from limpet.store.remote.tls import tls_from_environment
+
+                    token, tls = os.environ.get("LIMPET_TOKEN"), tls_from_environment(self._url)
+                self.lp = await Limpet(
+                    self._url,
+                    seal=self._seal,
+                    connections=self._connections,
+                    token=token,
+                    tls=tls,
+                )
             return self.lp
 
     async def close(self) -> None:

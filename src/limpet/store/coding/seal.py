@@ -45,7 +45,8 @@ class Unready(Awaited):
 
 
 class KeyRenewed(Exception):  # no error of the tree: a MarkingSeal says it to its Sealer
-    """Something was made with a key of the owner that this process has not fetched yet."""
+    """The keys of the owner have to be fetched: another process made one, or they were forgotten
+    since they were ready."""
 
 
 class Unforgotten(Awaited):
@@ -127,10 +128,12 @@ class Sealer:
                     await self.forget(owner)
                 gone |= {*wanted.owners}
                 continue
+            # A writer that raced may have had a key made; what it wrote went with the rest. The key
+            # of a user stays: one who is back already writes with it. A session does not come back.
             for owner in gone:
-                # A writer that raced may have had a key made; what it wrote went with the rest.
-                with suppress(SealUnavailable):
-                    await self.forget(owner)
+                if not is_scope_owner(owner):
+                    with suppress(SealUnavailable):
+                        await self.forget(owner)
             return erasure
 
     async def forget(self, owner: KeyOwner) -> None:
@@ -141,6 +144,8 @@ class Sealer:
             await self._seal.forget(owner)
         except Exception as error:
             raise SealUnavailable([owner], repr(error), "destroy") from error
+        finally:
+            self._ready.discard(owner)  # a writer that raced found its keys at hand
 
     # --- inside one ----------------------------------------------------------------------------
 
@@ -174,9 +179,14 @@ class Sealer:
             self._lack(missing)
 
     def seal(self, plain: bytes, place: Place) -> bytes:
-        """Seal a body. Raises what the seal raises. The owner must be ready: see `check`."""
+        """Seal a body. Raises what the seal raises, and Unready if the keys of the owner were
+        forgotten since it was ready: see `check`."""
         assert self._seal is not None
-        return self._seal.seal(plain, place)
+        try:
+            return self._seal.seal(plain, place)
+        except KeyRenewed:
+            self._renew(place.owner)
+            return self._seal.seal(plain, place)
 
     def open(self, sealed: bytes, place: Place) -> bytes:
         """Open what `seal` sealed. Raises Unready if the owner has a key by now that is not at
@@ -189,8 +199,14 @@ class Sealer:
             return self._seal.open(sealed, place)
 
     def mac(self, head: Head) -> bytes:
-        """Return the MAC of a MarkingSeal. The session must be ready: see `check`."""
-        made: bytes = self._seal.mac(head)  # type: ignore[union-attr]  # it marks
+        """Return the MAC of a MarkingSeal. The session must be ready: see `check`. Raises Unready
+        as `seal` does."""
+        seal: Any = self._seal
+        try:
+            made: bytes = seal.mac(head)
+        except KeyRenewed:
+            self._renew(head.uid)
+            made = seal.mac(head)
         return made
 
     def holds(self, head: Head, mac: bytes | None) -> bool:
@@ -208,9 +224,16 @@ class Sealer:
         self._lack((owner,))
 
     def refuses_plain(self, place: Place) -> bool:
-        """True if a plain body at this place is damage. The owner must be ready: see `check`."""
+        """True if a plain body at this place is damage. The owner must be ready: see `check`.
+        Raises Unready as `seal` does."""
         allows = getattr(self._seal, "allows_plain", None)  # of a MarkingSeal
-        return allows is not None and not allows(place)
+        if allows is None:
+            return False
+        try:
+            return not allows(place)
+        except KeyRenewed:
+            self._renew(place.owner)
+            return not allows(place)
 
     def _lack(self, owners: Sequence[KeyOwner]) -> None:
         raise Unready(owners)
@@ -255,6 +278,11 @@ async def forget_keys(store: object, owners: Iterable[KeyOwner]) -> None:
 def scope_owner(app: str, user: str) -> KeyOwner:
     """The owner of app: names (no user) or of one user's user: names."""
     return msgspec.json.encode((app, user)).decode()
+
+
+def is_scope_owner(owner: KeyOwner) -> bool:
+    """True if it is that of names: the owner of a session's own is its uid."""
+    return owner.startswith("[")
 
 
 def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) -> set[KeyOwner]:

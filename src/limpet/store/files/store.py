@@ -60,6 +60,7 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import Phase, is_stub
 from limpet.model.facts.running.runs import run_in
 from limpet.model.facts.running.waiting import open_in
@@ -579,6 +580,7 @@ class FilesStore:
             ((request.label, entry.row), AskedBy(entry.key, request))
             for entry in self.state.index.asking()
             if _in_app(entry.key, query.app) and query.user in (None, entry.key.user)
+            if departure(entry.head.facts) is None
             for request in open_in(entry.head.facts)
             if query.kind in (None, request.kind)
         )
@@ -590,9 +592,8 @@ class FilesStore:
     def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
         now_us = self._clock()
         counted: Counter[tuple[Phase, str, Readiness, bool]] = Counter()
-        mine = (e for e in self.state.index.living.values() if _in_app(e.key, app))
-        for entry in islice(mine, limit):
-            head = entry.head
+        mine = (e.head for e in self.state.index.living.values() if _in_app(e.key, app))
+        for head in islice((h for h in mine if departure(h.facts) is None), limit):
             stop, ready = run_in(head.facts).get("stop", ""), readiness(head, now_us)
             counted[head.phase, stop, ready, head.pending > 0] += 1
         return tuple([Tally(*kind, sessions=count) for kind, count in counted.items()])
@@ -855,8 +856,8 @@ class FilesStore:
         cursors.check(query)
         by_key = query.order == "key" or query.deleted
         rows = self._by_key(query, cursor) if by_key else self._by_time(query, cursor)
-        now_us, most = self.now_us(), cursors.walked(query)
-        met, last = walk(rows, lambda entry: _passes(entry.head, query, now_us), limit, most)
+        now_us = self.now_us()
+        met, last = walk(rows, lambda entry: _passes(entry.head, query, now_us), limit)
         shown: dict[Key, FrozenDict] = {}
         damaged: list[Key] = []
         if states:

@@ -540,8 +540,7 @@ def _page_of_heads(
     """The heads of one page, and where the next begins."""
     by_key = query.order == "key" or query.deleted
     places = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
-    most = cursors.walked(query)
-    met, last = walk(places, lambda place: _passes(place[2], query, now_us), limit, most)
+    met, last = walk(places, lambda place: _passes(place[2], query, now_us), limit)
     heads = tuple([head for _, _, head in met])
     if last is None:
         return heads, None

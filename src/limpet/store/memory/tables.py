@@ -40,6 +40,7 @@ from limpet.model import (
     runnable_us,
 )
 from limpet.model.adopt import whole
+from limpet.model.facts.moves import departure
 from limpet.model.facts.phases import Phase, is_stub
 from limpet.model.facts.running.runs import run_in
 from limpet.model.facts.running.waiting import open_in
@@ -378,6 +379,7 @@ class Leasing(MemoryTables):
             for kept in self._kept.values()
             if _in_app((head := kept.fold.head).key, query.app)
             and query.user in (None, head.key.user)
+            and departure(head.facts) is None
             for request in open_in(head.facts)
             if query.kind in (None, request.kind)
         )
@@ -389,8 +391,9 @@ class Leasing(MemoryTables):
         self._check_open()
         now_us = self._clock()
         heads = [kept.fold.head for kept in self._kept.values()]
+        heads = [head for head in heads if _in_app(head.key, app) and not departure(head.facts)]
         counted: Counter[tuple[Phase, str, Readiness, bool]] = Counter()
-        for head in [head for head in heads if _in_app(head.key, app)][:limit]:
+        for head in heads[:limit]:
             stop, ready = run_in(head.facts).get("stop", ""), readiness(head, now_us)
             counted[head.phase, stop, ready, head.pending > 0] += 1
         return tuple([Tally(*kind, sessions=count) for kind, count in counted.items()])

@@ -60,14 +60,22 @@ def address_of(
         raise InvalidURL(url, "a key does not belong into a URL", "Pass it as token=…")
     if parts.query or parts.fragment:
         raise InvalidURL(url, "the URL of a server has no options", _ADVICE)
-    if token is not None and (type(token) is not str or not token.isascii() or " " in token):
-        raise InvalidInput("token is the text of a key, as limpet access create printed it.")
+    token = None if token is None else _checked(token)
     secure = parts.scheme == "https"
     if tls is not None and not secure:
         raise InvalidInput("tls goes with https:// URLs. Leave it out, or write https.")
     default = 443 if secure else PORT
     context = _context(tls) if secure else None
     return Address(url, host, port or default, parts.path.rstrip("/"), context, token)
+
+
+def _checked(token: object) -> str:
+    """The text of a key, without the line end of the file that it was read from. Raises
+    InvalidInput."""
+    key = token.strip() if isinstance(token, str) else None
+    if key is None or not key.isascii() or not key.isprintable() or " " in key:
+        raise InvalidInput("token is the text of a key, as limpet access create printed it.")
+    return key
 
 
 def _context(tls: Tls | ssl.SSLContext | str | Path | None) -> ssl.SSLContext:

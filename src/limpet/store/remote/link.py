@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import secrets
 import ssl
 import time
@@ -77,6 +78,7 @@ IDLE_SECONDS: Final = 5.0  # without a word from the server it is asked whether 
 PAUSE_SECONDS: Final = (0.05, 2.0)  # between two tries to connect: the first, and the longest
 BRIEF_SECONDS: Final = 1.0  # a connection that lasted no longer is not replaced at once
 MESSAGE_BYTES: Final = 4 * 2**20  # calls that wait are sent together up to this size
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})\b")
 _decode_error: Final = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any]]).decode
 _decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 _decode_progress: Final = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
@@ -116,11 +118,14 @@ class Link:
         address: Address,
         on_news: Callable[[str, msgspec.Raw], None],
         on_connect: Callable[[], None],
+        on_refusal: Callable[[], None],
         sealed_for: SealedFor | None = None,
     ) -> None:
         """`on_news` gets what the server says unasked; `on_connect` is called for each connection,
-        which may be to another server than before. `sealed_for` seals every call."""
-        self.address, self._on_news, self._on_connect = address, on_news, on_connect
+        which may be to another server than before, and `on_refusal` if no other will be made.
+        `sealed_for` seals every call."""
+        self.address, self._on_news = address, on_news
+        self._on_connect, self._on_refusal = on_connect, on_refusal
         self._sealed_for, self.traffic = sealed_for, Traffic()
         self.hello: Hello | None = None
         self._client = secrets.token_hex(16)
@@ -338,6 +343,7 @@ class Link:
                 pause = min(_next_pause(pause), self._give_up(str(error)))
             except LimpetError as error:  # it will not help to try again
                 self._fail(list(self._pending.values()), lambda _, error=error: error)  # type: ignore[misc]
+                self._on_refusal()  # who waits for news has no call that could fail
                 return
             else:
                 return
@@ -389,6 +395,8 @@ class Link:
                     max_redirects=0,
                     proxy=None,
                 )
+                if transport.is_disconnected:  # picows does not say so before the upgrade
+                    raise _Unreachable(f"it closed the connection unanswered; {self._of_tls()}")
                 try:
                     hello = await socket.greeted
                 except BaseException:
@@ -396,7 +404,7 @@ class Link:
                     raise
         except picows.WSHandshakeError as error:
             refused = self._refused(error)
-            by_proxy = isinstance(refused, _Unreachable) and error.response is not None
+            by_proxy = isinstance(refused, _Unreachable) and _status(error) is not None
             if by_proxy and not self.address.pinned and await self._post_instead(headers, seconds):
                 return
             raise refused from error
@@ -454,23 +462,32 @@ class Link:
                 f"its certificate is not trusted ({reason}); name its CA and its pin, as in "
                 "tls=limpet.Tls(ca='ca.pem')",
             )
+        if "WRONG_VERSION" in (error.reason or ""):  # what came is not TLS
+            reason = "it does not speak TLS; write http:// if it was started without --tls-cert"
+            return StoreUnopened(self.address.url, reason)
         if "ALERT" in (error.reason or "") or "VERSION" in (error.reason or ""):
             return EntryRefused(
                 self.address.url,
                 f"TLS failed ({error.reason})",
-                "If it asks for a client certificate, pass tls=limpet.Tls(cert=…, key=…)",
+                f"I{self._of_tls()[1:]}",
             )
         return _Unreachable(f"{error_name(error)}: {error}")
 
+    def _of_tls(self) -> str:
+        """The advice about TLS to who finds a server that ends every connection."""
+        if self.address.tls is None:
+            return "if it has TLS, write https://"
+        return "if it asks for a client certificate, pass tls=limpet.Tls(cert=…, key=…)"
+
     def _refused(self, error: Any) -> LimpetError | _Unreachable:
         """The answer of a server that does not take the connection, as an error."""
-        response = error.response
         with suppress(AttributeError, ValueError, LookupError, TypeError):
             body = json.loads(error.raw_body)["error"]
             refusal = unpack_error((body["code"], body["message"], body.get("fields", {})))
             if not refusal.retryable:
                 return refusal
-        said = "no HTTP" if response is None else f"status {int(response.status)}"
+        status = _status(error)
+        said = "no HTTP" if status is None else f"status {status}"
         return _Unreachable(f"it answers with {said}, not as limpet serve does")
 
     def _begin(self, transport: Any, hello: Hello) -> None:
@@ -573,6 +590,12 @@ class _Socket(picows.WSListener):
     def resume_writing(self) -> None:
         self._link._writes = True
         self._link._send_soon()
+
+
+def _status(error: picows.WSHandshakeError) -> int | None:
+    """The status of a refused handshake, also of a proxy that speaks HTTP/1.0; None without one."""
+    match = _STATUS_LINE.match(error.raw_header or b"")
+    return None if match is None else int(match[1])
 
 
 def _retrieved(ending: asyncio.Future[None]) -> None:

@@ -55,7 +55,7 @@ async def open_remote(
     news = _News()
     address = address_of(url, token=token, tls=tls)
     sealed_for = None if seal_for is None else SealedFor(url, seal_for)
-    link = news.link = Link(address, news.receive, news.connected, sealed_for)
+    link = news.link = Link(address, news.receive, news.connected, news.refused, sealed_for)
     await link.open()
     assert link.hello is not None
     hello = link.hello
@@ -198,6 +198,10 @@ class _News:
             self.link.note("$watch", None)
         if self.channels:
             self.link.note("$subscribe", None)
+        self._changed()
+
+    def refused(self) -> None:
+        """Have everybody who follows look: they are told why no more will come."""
         self._changed()
 
     def _changed(self) -> None:

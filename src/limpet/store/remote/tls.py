@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import ssl
 from collections.abc import Sequence
@@ -48,6 +49,18 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"the TLS files cannot be read ({names}): {error}.") from error
         pin_peers(context, self.pins)
         return context
+
+
+def tls_from_environment(url: str) -> Tls | None:
+    """The settings for the server of a URL in LIMPET_TLS_CA, _CERT, _KEY (files) and _PIN; None for
+    http:// and where none of them is set."""
+    named = {name: os.environ.get(f"LIMPET_TLS_{name}") for name in ("CA", "CERT", "KEY", "PIN")}
+    if not url.lower().startswith("https:") or not any(named.values()):
+        return None
+    pins = [each for each in (named["PIN"] or "").split(",") if each]
+    return Tls(
+        ca=named["CA"] or None, cert=named["CERT"] or None, key=named["KEY"] or None, pins=pins
+    )
 
 
 def pin_peers(context: ssl.SSLContext, pins: Sequence[str]) -> None:

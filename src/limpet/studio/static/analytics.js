@@ -21,7 +21,7 @@ function plot({ title, points }) {
 
 const table = ({ title, columns, rows }) => rows.length && [h("h2", title), h("div.wide", { tabindex: 0, role: "region", "aria-label": title }, h("table.figures", h("thead", h("tr", columns.map((it) => h("th", { scope: "col" }, it)))), h("tbody", rows.map((row) => h("tr", row.map((it) => h("td", it)))))))];
 
-const note = ({ text, bad, sessions }) => h(`li.finding${bad ? ".bad" : ""}`, text, sessions.slice(0, 3).map((it) => h("a", { href: Remote.of(it).href }, it.id)));
+const note = ({ text, bad, sessions }) => h(`li.finding${bad ? ".bad" : ""}`, text, sessions.slice(0, 3).map((it) => h("a", { href: new Remote(it).href }, it.id)));
 
 export function analytics() {
 	const root = h("div.page", template("analytics"));

@@ -14,7 +14,7 @@ export const session = {
 		if (key) (forever ? localStorage : sessionStorage)[KEY] = key;
 	},
 	may(action) {
-		return this.me?.actions.includes(action) ?? false;
+		return this.me?.actions.includes(action);
 	},
 	/** Take away what the key does not allow. */
 	strip(root) {
@@ -22,13 +22,7 @@ export const session = {
 	},
 };
 
-class ApiError extends Error {
-	constructor(status, message) {
-		super(message);
-		this.status = status;
-		this.title = SAY[`status:${status}`];
-	}
-}
+const apiError = (status, message) => Object.assign(new Error(message), { status, title: SAY[`status:${status}`] });
 
 function request(method, path, { query = {}, body, signal, last } = {}) {
 	const url = new URL(base + path, location.href);
@@ -39,22 +33,21 @@ function request(method, path, { query = {}, body, signal, last } = {}) {
 	const headers = {};
 	if (session.key) headers.authorization = `Bearer ${session.key}`;
 	if (last) headers["last-event-id"] = last;
-	if (body !== undefined) headers["content-type"] = "application/json";
-	return fetch(url, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
+	if (body) headers["content-type"] = "application/json";
+	return fetch(url, { method, headers, signal, cache: "no-store", body: JSON.stringify(body) });
 }
 
 async function refused(answer) {
 	const { error } = await answer.json().catch(() => ({}));
-	return new ApiError(answer.status, error?.message ?? `The server answered ${answer.status}.`);
+	return apiError(answer.status, error?.message ?? `The server answered ${answer.status}.`);
 }
 
 export async function call(method, path, options) {
 	let answer;
 	try {
 		answer = await request(method, path, options);
-	} catch (error) {
-		if (error.name === "AbortError") throw error;
-		throw new ApiError(0, SAY.unreachable);
+	} catch {
+		throw apiError(0, SAY.unreachable);
 	}
 	if (answer.status === 401) dispatchEvent(new Event("signed-out"));
 	if (!answer.ok) throw await refused(answer);
@@ -67,14 +60,11 @@ export const OWN = "limpet/v1";
 const address = (...names) => `#/${names.map(encodeURIComponent).join("/")}`;
 
 export class Remote {
-	constructor(app, user, id) {
+	constructor({ app, user, id }) {
 		Object.assign(this, { app, user, id, wire: wireId(id), query: { app, user } });
 		this.path = `sessions/${this.wire}`;
 		this.name = `${app}/${user}/${id}`;
 		this.href = address("s", app, user, id);
-	}
-	static of(key) {
-		return new Remote(key.app, key.user, key.id);
 	}
 	compared(id) {
 		return address("compare", this.app, this.user, this.id, id);
@@ -98,7 +88,7 @@ function wireId(id) {
 }
 
 const turned = (run) => document.addEventListener("visibilitychange", run, { once: true });
-let open = null;
+let open;
 
 export const hush = () => open?.abort();
 
@@ -108,7 +98,7 @@ export function listen(path, query, hear, state) {
 	hush();
 	const ending = new AbortController();
 	open = ending;
-	let last = null;
+	let last;
 	(async () => {
 		for (let pause = 300; !ending.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
 			// A browser has six connections to a server: a page that nobody looks at takes none.
@@ -116,22 +106,23 @@ export function listen(path, query, hear, state) {
 			const hiding = new AbortController();
 			turned(() => hiding.abort());
 			try {
-				const answer = await request("GET", path, { query: last ? { ...query, after: undefined } : query, signal: AbortSignal.any([ending.signal, hiding.signal]), last });
+				const answer = await request("GET", `${OWN}/${path}`, { query: last ? { ...query, after: undefined } : query, signal: AbortSignal.any([ending.signal, hiding.signal]), last });
 				if (answer.status === 401) return dispatchEvent(new Event("signed-out"));
 				if (!answer.ok) throw await refused(answer);
-				state?.("live");
+				state("live");
 				pause = 300;
 				for await (const frame of frames(answer.body)) {
 					if (frame.id) last = frame.id;
 					if (frame.event === "ping" || !frame.data) continue;
 					if (frame.event === "error") throw new Error(frame.data);
 					hear(JSON.parse(frame.data));
+					if (frame.data.includes('"session.status')) dispatchEvent(new Event("status"));
 				}
 			} catch (error) {
 				if (ending.signal.aborted) return;
-				if (error.status >= 400 && error.status < 500) return state?.("refused", error);
+				if (error.status >= 400 && error.status < 500) return state("refused", error);
 			}
-			state?.("waiting");
+			state("waiting");
 			await new Promise((done) => setTimeout(done, pause));
 		}
 	})();
@@ -147,10 +138,7 @@ async function* frames(body) {
 		let end;
 		while ((end = text.indexOf("\n\n")) >= 0) {
 			const frame = { data: "" };
-			for (const line of text.slice(0, end).split("\n")) {
-				const at = line.indexOf(":");
-				if (at > 0) frame[line.slice(0, at)] = line.slice(at + 1).trimStart();
-			}
+			for (const [, name, value] of text.slice(0, end).matchAll(/^(\w+): ?([^\n]*)/gm)) frame[name] = value;
 			text = text.slice(end + 2);
 			yield frame;
 		}

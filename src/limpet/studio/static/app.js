@@ -1,6 +1,6 @@
 // The shell: sign-in, pages, keys, light and dark.
 
-import { h, all, one, on, ask, clear, failure, part, template, visible, SAY } from "./dom.js";
+import { h, all, one, on, ask, clear, failure, part, template, throttle, visible, SAY } from "./dom.js";
 import { OWN, call, get, hush, session } from "./api.js";
 import { fleet } from "./fleet.js";
 import { inbox } from "./inbox.js";
@@ -14,7 +14,7 @@ let page = null;
 
 const app = {
 	waiting(number, more) {
-		part("waiting").textContent = number ? `${number}${more ? "+" : ""}` : "";
+		part("waiting").textContent = number ? number + (more ? "+" : "") : "";
 	},
 	connection(name = "", error) {
 		Object.assign(part("connection"), { className: name, textContent: SAY[`stream:${name}`] ?? "", title: error?.message ?? "" });
@@ -23,7 +23,7 @@ const app = {
 
 async function route() {
 	if (!session.me) return;
-	const [path, given = ""] = location.hash.slice(2).split("?");
+	const [path, given] = location.hash.slice(2).split("?");
 	const [name, ...rest] = path.split("/");
 	const query = new URLSearchParams(given);
 	page?.close?.();
@@ -73,7 +73,7 @@ async function enter() {
 	clear(part("me"), `${session.me.id} · ${session.me.role}`);
 	document.body.classList.add("signed-in");
 	for (const it of all(document, ".bar [data-needs]")) it.hidden = !session.may(it.dataset.needs);
-	get(`${OWN}/inbox`, { limit: 100 }).then((found) => app.waiting(found.data.length, Boolean(found.next_page))).catch(() => {});
+	count();
 	route();
 }
 
@@ -89,6 +89,9 @@ function signIn(wrong) {
 	form.key.focus();
 }
 
+const count = () => get(`${OWN}/inbox`, { limit: 100 }).then((found) => app.waiting(found.data.length, found.next_page)).catch(() => {});
+
+addEventListener("status", throttle(2_000, count, 30));
 addEventListener("signed-out", () => session.me && signIn(SAY.signedOut));
 addEventListener("hashchange", route);
 on(one(document, ".skip"), "click", (event) => (event.preventDefault(), main.focus()));

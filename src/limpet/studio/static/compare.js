@@ -6,8 +6,9 @@ import { brief, changes, opText } from "./tree.js";
 import { textOf } from "./events.js";
 
 const MOST = 400;
-const sign = (event) => `${event.type} ${JSON.stringify(event.data)} ${JSON.stringify(event.ops)}`;
+const sign = ({ type, data, ops, brief, link }) => JSON.stringify([type, data, ops, brief && link]); // the same only if whole
 const TYPES = ["user.*", "agent.*", "system.*", "state.*", "session.error", "session.rewound", "effect.*"];
+const said = ({ name, input, output, args = input, result = output, ...more }) => `${name ?? ""} ${brief(args ?? result ?? (name ? undefined : more), 160)}`;
 
 /** Pairs [left, right]: beside each other what is the same, then what is alike. */
 function aligned(a, b) {
@@ -26,10 +27,10 @@ function aligned(a, b) {
 }
 
 export async function comparePage(app, app_, user, one, other) {
-	const sides = [new Remote(app_, user, one), new Remote(app_, user, other)];
+	const sides = [one, other].map((id) => new Remote({ app: app_, user, id }));
 	const { changes: different, shared: from } = await sides[0].get("/diff", { other: sides[1].wire });
 	const [a, b] = await Promise.all(sides.map(async (it) => (await it.get("/events", { after: from, limit: MOST, types: TYPES, brief: true })).data));
-	const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? (event.ops.map(opText).join(", ") || brief(event.data?.input ?? event.data?.output ?? event.data, 160))).slice(0, 400))) : h("td.none"));
+	const cell = (event, remote) => (event ? h("td", h("a", { href: `${remote.href}?seq=${event.seq}` }, `#${event.seq}`), " ", h("b", event.type), h("div", (textOf(event.data) ?? (event.ops.map(opText).join(", ") || said(event.data ?? {}))).slice(0, 400))) : h("td.none"));
 	const rows = aligned(a, b).map(([left, right]) => h(`tr${left && right && sign(left) === sign(right) ? ".same" : ".other"}`, cell(left, sides[0]), cell(right, sides[1])));
 	const root = h("div.page.compare", template("compare"));
 	const [lead, name, state, heads, body] = parts(root, ".lead", "b", ".state", "thead tr", "tbody");

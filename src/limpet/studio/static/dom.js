@@ -9,15 +9,11 @@ export const s = (...given) => make((tag) => document.createElementNS(SVG, tag),
 function make(create, name, props, ...children) {
 	const [tag, ...classes] = name.split(".");
 	const element = create(tag || "div");
-	if (props?.constructor !== Object) {
-		children.unshift(props);
-		props = {};
-	}
+	if (props?.constructor !== Object) [props, children] = [{}, [props, ...children]];
 	if (classes.length) element.setAttribute("class", classes.join(" "));
 	for (const [name, value] of Object.entries(props)) {
 		if (value == null || value === false) continue;
 		if (typeof value === "function") element.addEventListener(name.slice(2), value);
-		else if (name === "value" || name === "disabled") element[name] = value;
 		else element.setAttribute(name, value === true ? "" : value);
 	}
 	element.append(...shown(children));
@@ -58,8 +54,7 @@ export const compact = (number) => (number < 10_000 ? count(number) : SHORT.form
 export const money = (cost) => (cost < 0 ? `−${money(-cost)}` : cost ? `$${cost.toFixed(cost < 0.1 ? 4 : 2)}` : "$0");
 export const bytes = (size) => (size < 1e6 ? `${(size / 1e3).toFixed(0)} KB` : `${(size / 1e6).toFixed(1)} MB`);
 
-export function span(seconds) {
-	const size = Math.abs(seconds);
+export function span(size) {
 	if (size < 1) return size < 0.001 ? "< 1 ms" : `${Math.round(size * 1000)} ms`;
 	if (size < 60) return `${size.toFixed(size < 10 ? 1 : 0)} s`;
 	if (size < 3600) return `${Math.floor(size / 60)} min`;
@@ -122,13 +117,13 @@ export const throttle = (milliseconds, run, times = 0) => {
 export const wrong = (error, shown, place, again) => (shown ? complain(error) : clear(place, failure(error, again)));
 export const complain = (error) => toast(error.message, "bad");
 
-/** Mark one element of a place, and no other. */
+/** Mark one element of a place alone. */
 export function select(root, element) {
 	for (const it of all(root, ".selected")) it.classList.remove("selected");
 	element?.classList.add("selected");
 }
 
-/** Draw a place anew, with the focus on the same one of its buttons. */
+/** Draw a place anew, with the focus on the same button. */
 export async function refocused(root, draw) {
 	const buttons = () => all(root, "button");
 	const at = buttons().indexOf(document.activeElement);
@@ -173,7 +168,7 @@ export function ask(id, values = {}, act = () => true) {
 			}
 		}
 		function close(answer) {
-			dialog.close(); // the focus goes back to where it was
+			dialog.close(); // the focus goes back
 			dialog.remove();
 			done(answer);
 		}
@@ -204,7 +199,7 @@ export function tabs(root, makers, chosen) {
 	on(list, "click", ({ target }) => target.value && (show(target.value), near(root)));
 	on(list, "keydown", ({ key, target }) => {
 		const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
-		const next = step && buttons[(buttons.indexOf(target) + step + buttons.length) % buttons.length];
+		const next = step && buttons.at((buttons.indexOf(target) + step) % buttons.length);
 		if (next) (show(next.value), next.focus());
 	});
 	show(chosen);

@@ -1,13 +1,13 @@
 // All sessions: how many of each kind, what happens a second, and a list that pages by cursor.
 
-import { h, all, one, on, ago, chip, clear, compact, count, failure, filled, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
-import { OWN, Remote, get, listen } from "./api.js";
+import { h, all, one, on, ago, clear, compact, count, failure, filled, labels, none, parts, quiet, state, template, throttle } from "./dom.js";
+import { OWN, Remote, get, listen, session } from "./api.js";
 
 const READY = ["blocked", "due", "dead", "held"];
 const WINDOW = 60; // seconds of the rates
 const PAGE = 50;
-const ROWS_MAX = 1_000; // then it begins anew, unless somebody has scrolled down
-const TRIES = 20; // requests of a search before it asks whether to go on
+const ROWS_MAX = 1_000; // then it begins anew, unless scrolled down
+const TRIES = 20; // requests of a search before it asks
 const COUNTED = { "session.status_idle": "turns", "session.error": "errors" };
 
 /** What happens a second, with the last minute as a line. */
@@ -43,8 +43,7 @@ export function fleet(app, query) {
 	const [phases, body, note, more, form] = parts(root, ".phases", "tbody", ".note", ".more", "form");
 	const tiles = all(root, ".tile");
 	for (const it of form) it.value = query.get(it.name) ?? "";
-	let next = null;
-	let asked = 0;
+	let [asked, next] = [0];
 	const rows = new Map();
 
 	const read = (page) => get(`${OWN}/sessions`, { ...parameters(), limit: PAGE, page });
@@ -60,7 +59,7 @@ export function fleet(app, query) {
 		return made;
 	}
 
-	// Without an index for its filters, a request looks at some of the sessions.
+	// Without an index for its filters, a request looks at some sessions.
 	async function load(from, tries = TRIES) {
 		const number = (asked += 1);
 		body.ariaBusy = true;
@@ -81,7 +80,7 @@ export function fleet(app, query) {
 		body.ariaBusy = number !== asked;
 	}
 
-	/** The newest again: what no longer matches is dimmed in its place. */
+	/** The newest again: what no longer matches is dimmed. */
 	async function renew() {
 		const number = asked;
 		if (body.ariaBusy === "true") return;
@@ -97,12 +96,12 @@ export function fleet(app, query) {
 	}
 
 	function put(head, first) {
-		const remote = Remote.of(head.session);
+		const remote = new Remote(head.session);
 		const old = rows.get(remote.name);
 		const text = JSON.stringify(head);
 		if (old?.text === text) return old;
-		const link = h("a", { href: remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id);
-		const row = h("tr", h("td", link), h("td", state(head.phase)), h("td", head.status === "terminated" ? chip("ended") : state(READY.includes(head.ready) ? head.ready : head.status)),
+		const link = h("a", { href: session.may("read") && remote.href }, h("span.quiet", `${remote.app}/${remote.user}/`), remote.id);
+		const row = h("tr", h("td", link), h("td", state(head.phase)), h("td", state(head.status === "terminated" ? "ended" : READY.includes(head.ready) ? head.ready : head.status)),
 			h("td.number", count(head.version)), h("td", ago(head.updated_at)), h("td.labels", labels(head)));
 		row.text = text;
 		const focused = old?.contains(document.activeElement);
@@ -133,8 +132,7 @@ export function fleet(app, query) {
 		changed();
 	}
 	const changed = () => {
-		const given = new URLSearchParams(filters()).toString();
-		history.replaceState(null, "", `#/fleet${given ? `?${given}` : ""}`);
+		history.replaceState(null, "", `#/fleet?${new URLSearchParams(filters())}`);
 		load();
 		tally();
 	};
@@ -144,7 +142,7 @@ export function fleet(app, query) {
 	load();
 	tally();
 	const refresh = throttle(1_000, renew, 10);
-	const recount = throttle(5_000, tally, 30); // it counts all sessions
-	listen(`${OWN}/events/stream`, {}, (event) => (flow.add(event), refresh(), recount()), app.connection);
+	const recount = throttle(5_000, tally, 30); // it counts all
+	listen("events/stream", {}, (event) => (flow.add(event), refresh(), recount()), app.connection);
 	return { title: "Fleet", root, close: flow.close };
 }

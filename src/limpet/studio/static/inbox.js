@@ -7,7 +7,7 @@ import { tree } from "./tree.js";
 
 /** The buttons that answer a request, for those who may. */
 function answers(remote, request, done) {
-	if (!session.may("write")) return quiet(SAY.lookOnly);
+	if (!session.may("write") || (session.me.app && request.kind === "promotion")) return quiet(SAY.lookOnly);
 	const made = h("div.buttons", template(`answers-${request.kind}`));
 	for (const it of all(made, "button")) on(it, "click", async () => {
 		const body = { request_id: request.id, ...JSON.parse(it.dataset.body ?? "{}") };
@@ -18,12 +18,13 @@ function answers(remote, request, done) {
 }
 
 export function requestCard(remote, request, asked, done, linked = true) {
-	const unknown = request.kind === "unknown_effect";
-	const { args, why, ...more } = unknown ? request.input : { args: request.input };
-	const left = request.deadline && -since(request.deadline);
-	return h(`article.request${unknown ? ".unsure" : ""}`, { "data-request-id": request.id },
-		h("header", chip(request.kind.replace("_", " "), unknown ? "bad" : "warn"), h("b", request.name), asked && h("span.quiet", "asked ", ago(asked)),
-			left && h(`span.chip.${left < 3600 ? "bad" : "warn"}`, left > 0 ? ["expires ", ago(request.deadline)] : "expired"), linked && anchor(remote)),
+	const { id, kind, name, input, deadline } = request;
+	const unknown = kind === "unknown_effect";
+	const { args, why, ...more } = unknown ? input : { args: input };
+	const left = deadline && -since(deadline);
+	return h(`article.request${unknown ? ".unsure" : ""}`, { "data-request-id": id },
+		h("header", chip(kind.replace("_", " "), unknown ? "bad" : "warn"), h("b", name), asked && h("span.quiet", "asked ", ago(asked)),
+			left && h(`span.chip.${left < 3600 ? "bad" : "warn"}`, left > 0 ? ["expires ", ago(deadline)] : "expired"), linked && anchor(remote)),
 		unknown && template("may-have-happened"),
 		why && quiet(why), args != null && h("div.input", h("small", "input "), tree(args, { open: JSON.stringify(args).length < 9_999 })), unknown && h("details", h("summary", "What is known"), tree(more)), answers(remote, request, done));
 }
@@ -32,7 +33,7 @@ export function inbox(app) {
 	const root = h("div.page", template("inbox"));
 	const [list, more] = parts(root, ".requests", ".more");
 	on(more, "click", () => load(next));
-	let next = null;
+	let next;
 	const shown = new Map();
 	async function load(page) {
 		try {
@@ -46,19 +47,19 @@ export function inbox(app) {
 			filled(list);
 			for (const it of found.data) {
 				if (shown.has(it.request.id)) continue;
-				const card = requestCard(Remote.of(it.key), it.request, it.since, () => load());
+				const card = requestCard(new Remote(it.key), it.request, it.since, () => load());
 				shown.set(it.request.id, card);
 				list.append(card);
 			}
 			next = found.next_page;
 			more.hidden = !next;
-			app.waiting(shown.size, !!next);
+			app.waiting(shown.size, next);
 			if (!shown.size) clear(list, none("waits"));
 		} catch (error) {
 			wrong(error, shown.size, list, () => load());
 		}
 	}
 	load();
-	listen(`${OWN}/events/stream`, {}, throttle(300, () => load()), app.connection);
+	listen("events/stream", {}, throttle(300, () => load()), app.connection);
 	return { title: "Inbox", root };
 }

@@ -1,17 +1,17 @@
-// The log as a window: some hundred rows around one seq. A row is made once, so that nothing closes or
-// moves when events arrive.
+// The log as a window: some hundred rows around one seq. A row is made once: nothing closes
+// or moves when events arrive.
 
-import { h, one, on, clear, complain, count, filled, into, near, none, parts, select, template, visible } from "./dom.js";
+import { h, one, on, clear, complain, count, filled, into, near, none, parts, select, template, visible, SAY } from "./dom.js";
 import { CONVERSATION, conversationRow, joined, logRow, partialRow, speaks, textOf } from "./events.js";
 
 const PAGE = 60;
 const ROWS_MAX = 400;
-const NEAR = 900; // pixels from an edge at which the next page is read
+const NEAR = 900; // pixels from an edge: the next page is read
 const SEARCH_PAGES_MAX = 400;
-const RECENT_MAX = 1_000; // live events that are kept for a page that is being read
+const RECENT_MAX = 1_000; // live events kept while a page is read
 
 export function sessionLog(remote, version, picked) {
-	let [all, ended, began, unseen, loading, opened, selected, recent] = [false, true, false, 0, null, 0, undefined, []];
+	let [all, ended, unseen, opened, recent, began, loading, selected] = [false, true, 0, 0, []];
 	let rows = new Map(); // by seq, in order
 	const partials = new Map();
 	const root = h("section.log", template("log"));
@@ -40,7 +40,7 @@ export function sessionLog(remote, version, picked) {
 		const number = (opened += 1);
 		return into(list, async () => {
 			const [older, newer] = await Promise.all([page({ before: seq && seq + 1, order: "desc" }), seq ? page({ after: seq }) : { data: [] }]);
-			if (number !== opened) return; // another moment was chosen meanwhile
+			if (number !== opened) return; // another moment was chosen
 			fill([...older.data.reverse(), ...newer.data], !older.next_page, !newer.next_page);
 			selected = seq;
 			place();
@@ -74,8 +74,9 @@ export function sessionLog(remote, version, picked) {
 		for (const event of events) {
 			version = Math.max(version, event.seq);
 			if (rows.has(event.seq)) continue;
+			event.whole = async () => (await remote.get("/events", { after: event.seq - 1, limit: 1 })).data[0];
 			const card = all ? null : joined(event, find);
-			const row = card ?? (all ? logRow(event, log) : speaks(event) ? conversationRow(event, log) : null);
+			const row = card ?? (all ? logRow(event) : speaks(event) ? conversationRow(event) : null);
 			fresh.push([event.seq, row]);
 			if (card || !row) continue;
 			row.dataset.row = event.seq;
@@ -91,8 +92,6 @@ export function sessionLog(remote, version, picked) {
 		}
 		if (ended) list.append(...partials.values());
 	}
-
-	const whole = async (seq) => (await remote.get("/events", { after: seq - 1, before: seq + 1, limit: 1 })).data[0];
 
 	async function scrolled() {
 		if (below() < 4) seen();
@@ -168,9 +167,10 @@ export function sessionLog(remote, version, picked) {
 		let row = partials.get(event.id);
 		if (!row) partials.set(event.id, (row = partialRow()));
 		if (ended && !row.isConnected) (filled(list), list.append(row));
-		if (row.attempt !== undefined && row.attempt !== event.attempt) one(row, ".text").textContent = "";
+		const said = one(row, ".text");
+		if (row.attempt !== event.attempt) said.textContent = "";
 		row.attempt = event.attempt;
-		one(row, ".text").textContent += visible(textOf(event.data) ?? "");
+		said.textContent += visible(textOf(event.data) ?? "");
 		if (follow) toEnd();
 	}
 
@@ -231,12 +231,12 @@ export function sessionLog(remote, version, picked) {
 				if (!next) break;
 				page = next;
 			}
-			found.textContent = by > 0 ? "no later match" : "no earlier match";
+			found.textContent = by > 0 ? SAY.later : SAY.earlier;
 		} catch (error) {
 			clear(found, error.message);
 		}
 	}
 
-	const log = { root, box, open, place, live, go, step, whole, get version() { return version; } };
+	const log = { root, box, open, place, live, go, step, get version() { return version; } };
 	return log;
 }

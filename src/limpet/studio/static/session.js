@@ -1,7 +1,7 @@
 // One session: the conversation, and the tabs beside it.
 
 import { h, all, one, on, ago, anchor, ask, chip, clear, complain, count, labels, money, parts, state, tabs, template, throttle, toast } from "./dom.js";
-import { OWN, Remote, listen, session } from "./api.js";
+import { Remote, listen, session } from "./api.js";
 import { sessionLog } from "./log.js";
 import { waterfalls } from "./trace.js";
 import { timeTravel } from "./travel.js";
@@ -9,7 +9,7 @@ import { family, graph } from "./graph.js";
 import { requestCard } from "./inbox.js";
 
 export async function sessionPage(app, app_, user, id, query) {
-	const remote = new Remote(app_, user, id);
+	const remote = new Remote({ app: app_, user, id });
 	let head = await remote.get();
 	let trace;
 	const log = sessionLog(remote, head.version, (seq) => (travel.to(seq, "log"), trace?.mark(seq)));
@@ -30,31 +30,32 @@ export async function sessionPage(app, app_, user, id, query) {
 	for (const it of acts) on(it, "click", () => act(it.name));
 
 	function show() {
-		for (const it of acts) it.hidden = !it.dataset.phases.includes(head.phase) || (it.name === "requeue" && head.ready !== "dead");
-		const told = [head.status, head.ready === "dead" && "dead", head.stop_reason].filter((it) => it && !["idle", "terminated", "end_turn"].includes(it));
-		clear(status, state(head.phase), told.map(state), labels(head));
+		const { usage, budget, failure, parent, phase, ready } = head;
+		for (const it of acts) it.hidden = !it.dataset.phases.includes(phase) || (it.name === "requeue" && ready !== "dead");
+		const told = [head.status, ready === "dead" && ready, ready === "due" ? ready : head.stop_reason].filter((it, at, all) => it && all.indexOf(it) === at && !/^(idle|terminated|end_turn)$/.test(it));
+		clear(status, state(phase), told.map(state), labels(head));
+		if (!head.pending) for (const it of all(root, ".is-pending")) it.remove();
 		menu.hidden = acts.every((it) => it.hidden);
-		form.hidden = /completed|terminated|archived/.test(head.phase);
+		form.hidden = /completed|terminated|archived/.test(phase);
 		const cards = new Map([...waiting.children].map((it) => [it.dataset.requestId, it]));
 		for (const it of head.requests) if (!cards.delete(it.id)) waiting.append(requestCard(remote, it, null, refresh, false));
 		for (const it of cards.values()) it.remove();
-		const { usage, budget } = head;
 		const { limit, spent, reserved, remaining } = budget ?? {};
 		const bar = (name, shown, max = limit[name]) => max != null && h("div", `${shown(spent[name])} of ${shown(max)} ${name === "cost" ? "" : `${name} `}spent, ${shown(remaining[name])} left`,
 			h("meter", { max, low: max * 0.8, high: max * 0.95, optimum: 0, value: spent[name] + reserved[name], "aria-label": `${name} spent` }));
-		const rows = [["Turns", count(usage.turns)], ["Tokens", `${count(usage.input)} in, ${count(usage.output)} out`], ["Cost", money(usage.cost)], ["Budget", budget ? [bar("cost", money), bar("tokens", count)] : "no limit"],
-			["Created", ago(head.created_at)], ["Updated", ago(head.updated_at)], ["Events", count(head.version)], ["Pending inputs", count(head.pending)],
-			["Worker", head.worker ?? "none"], ["Wakes", head.due_at ? ago(head.due_at) : "when input comes"],
-			["Timers", Object.entries(head.timers).map(([name, timer]) => h("div", name, " ", ago(timer.at), " ", chip(timer.kind)))],
-			["Failure", head.failure && `${head.failure.message} (attempt ${head.failure.attempt})`], ["Parent", head.parent && anchor(Remote.of(head.parent))]];
-		clear(about, h("dl", rows.filter(([, value]) => value && value.length !== 0).map(([name, value]) => [h("dt", name), h("dd", value)])));
+		const facts = [count(usage.turns), `${count(usage.input)} in, ${count(usage.output)} out`, money(usage.cost), budget && [bar("cost", money), bar("tokens", count)],
+			ago(head.created_at), ago(head.updated_at), count(head.version), count(head.pending), head.worker, head.due_at && ago(head.due_at),
+			Object.entries(head.timers).map(([name, timer]) => h("div", name, " ", ago(timer.at), " ", chip(timer.kind))),
+			failure && `${failure.message} (attempt ${failure.attempt})`, parent && anchor(new Remote(parent))];
+		clear(about, template("about"));
+		all(about, "dd").forEach((it, at) => (facts[at] && clear(it, facts[at]), (it.hidden = it.previousSibling.hidden = !it.firstChild)));
 	}
 
 	async function act(name) {
 		menu.open = false;
-		menu.firstChild.focus(); // where the focus comes back to
+		menu.firstChild.focus(); // gets the focus back
 		const done = await ask(`ask-${name}`, { name: id }, ({ reason }) => remote.post(`/${name}`, { [name === "interrupt" ? "note" : "reason"]: reason || undefined }));
-		if (done) (toast(`${name}: recorded as ${session.me.id}.`), refresh());
+		if (done) (toast(`Recorded as ${session.me.id}.`), refresh());
 	}
 
 	async function verify() {
@@ -62,7 +63,7 @@ export async function sessionPage(app, app_, user, id, query) {
 		try {
 			const report = await remote.get("/verify");
 			mark.className = `verify ${report.ok ? "ok" : "wrong"}`;
-			clear(mark, report.ok ? `✓ Chain verified, ${count(report.events)} events` : `✗ ${report.findings.map((it) => it.problem).join("; ").slice(0, 200)}`);
+			clear(mark, report.ok ? `✓ Chain verified, ${count(report.events)} events` : `✗ ${report.findings.map((it) => `${it.where} ${it.seq ?? ""} ${it.problem}`).join("; ").slice(0, 200)}`);
 		} catch (error) {
 			clear(mark, error.message);
 		}
@@ -100,7 +101,7 @@ export async function sessionPage(app, app_, user, id, query) {
 	const opening = log.open(Number(query.get("seq")) || undefined);
 	const soon = throttle(250, refresh);
 	const redraw = throttle(500, () => side.shown !== travel.panel && side.shown.renew?.(), 4);
-	if (head.phase !== "archived") listen(`${OWN}/${remote.path}/events/stream`, { ...remote.query, after: head.version, partials: true, brief: true }, (event) => {
+	if (head.phase !== "archived") listen(`${remote.path}/events/stream`, { ...remote.query, after: head.version, partials: true, brief: true }, (event) => {
 		log.live(event);
 		if (event.partial) return;
 		trace?.live(event);
@@ -115,5 +116,5 @@ export async function sessionPage(app, app_, user, id, query) {
 	});
 	if (head.version <= 5_000) verify();
 	await opening;
-	return { title: id, log, travel, root, close: () => trace?.close() };
+	return { title: id, log, travel, root };
 }

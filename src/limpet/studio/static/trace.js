@@ -4,9 +4,9 @@ import { h, on, one, s, chip, clear, compact, count, link, money, near, none, re
 
 const WIDTH = 1000;
 const FOLDED = 26; // the width of an idle time
-const IDLE = 0.18; // of a wake's time, from which on it is folded
+const IDLE = 0.18; // of a wake's time: longer is folded
 const WAKES = 30;
-const SPANS = 300; // of a wake that are drawn at once
+const SPANS = 300; // of a wake drawn at once
 
 export function waterfalls(remote, picked) {
 	const wakes = new Map();
@@ -20,7 +20,7 @@ export function waterfalls(remote, picked) {
 	let [asked, end, last, selected, sought] = [0, Infinity]; // from `last` to `end` is shown
 	load();
 
-	/** Show the wakes before a seq, or the newest; `anew`: in the place of those that are shown. */
+	/** Show the wakes before a seq, or the newest; `anew`: instead of those shown. */
 	async function load(before, anew) {
 		const number = (asked += 1);
 		try {
@@ -74,11 +74,11 @@ export function waterfalls(remote, picked) {
 		const now = Date.now() * 1000;
 		const end = (it) => it.ended_us ?? now;
 		const scale = folded(spans, end);
-		const cost = spans.reduce((sum, it) => sum + (it.cost ?? 0), 0);
 		const used = (it) => (it.usage?.input ?? 0) + (it.usage?.output ?? 0);
-		const tokens = spans.reduce((sum, it) => sum + used(it), 0);
+		const sum = (of) => spans.reduce((all, it) => all + of(it), 0);
+		const [tokens, cost] = [sum(used), sum((it) => it.cost ?? 0)];
 		const took = (it) => time((end(it) - it.started_us) / 1e6);
-		clear(one(wake.root, ".sum"), state(activation.result ?? "running"), ` ${took(spans[0])}`,
+		clear(one(wake.root, ".sum"), state(activation.result ?? "running"), spans[0].ended_us && ` ${took(spans[0])}`,
 			tokens && ` · ${compact(tokens)} tokens`, cost && ` · ${money(cost)}`);
 		const depth = new Map([[null, -1]]);
 		const others = events.filter((event) => !event.type.startsWith("span."));
@@ -129,10 +129,10 @@ export function waterfalls(remote, picked) {
 		renew();
 	}
 
-	return { root, mark, live, close: () => seen.disconnect() };
+	return { root, mark, live };
 }
 
-/** Places on the bar for times: long idle time takes little room. */
+/** Places for times: long idle time takes little room. */
 function folded(spans, end) {
 	const inner = spans.length > 1 ? spans.slice(1) : spans;
 	const first = spans[0].started_us;
@@ -146,19 +146,9 @@ function folded(spans, end) {
 	}
 	const worked = Math.max(1, last - first - idle.reduce((sum, [from, to]) => sum + to - from, 0));
 	const room = WIDTH - idle.length * FOLDED;
-	const folds = [];
-	const at = (us) => {
-		let x = 0;
-		let from = first;
-		for (const [start, stop] of idle) {
-			if (us <= start) break;
-			x += ((start - from) / worked) * room;
-			if (us < stop) return x + FOLDED / 2;
-			x += FOLDED;
-			from = stop;
-		}
-		return x + ((Math.max(us, from) - from) / worked) * room;
-	};
-	for (const [start] of idle) folds.push(at(start));
-	return { at, folds };
+	const at = (us) => idle.reduce((x, [from, to]) => {
+		const passed = Math.min(1, Math.max(0, (us - from) / (to - from)));
+		return x + passed * (FOLDED - ((to - from) / worked) * room);
+	}, ((Math.max(us, first) - first) / worked) * room);
+	return { at, folds: idle.map(([from]) => at(from)) };
 }

@@ -67,7 +67,7 @@ export function timeTravel(remote, version, moved) {
 		ticks.replaceChildren(...pins.map((it) => s("rect.checkpoint", { x: (1000 * (it.ref.seq - 1)) / Math.max(1, version - 1) - 1.5, y: 0, width: 3, height: 8 })));
 	}
 
-	/** A state that is the same stays as it is, with what is open in it. */
+	/** The same state stays, with what is open in it. */
 	async function load() {
 		if (!panel.parentElement) return; // its tab reads it
 		const [seq, live] = [moment, now];
@@ -80,14 +80,14 @@ export function timeTravel(remote, version, moved) {
 			fields = state;
 			const marks = new Map(diff.changes.map((it) => [JSON.stringify(it.path), it.kind]));
 			clear(changed, seq > 1 ? changes(diff.changes, blame) : quiet(SAY.first));
-			return Object.keys(state).length ? tree(state, { pick: blame, marks, toggled }) : quiet("The state is empty.");
+			return Object.keys(state).length ? tree(state, { pick: blame, marks, toggled }) : quiet(SAY.empty);
 		}));
 	}
 
 	async function loadCheckpoints() {
 		pins = (await remote.get("/checkpoints", { limit: 100 }).catch(() => ({ data: [] }))).data;
-		clear(pinned, pins.length ? h("ul.plain", pins.map((it) => h("li", link(`#${it.ref.number}`, () => to(it.ref.seq)),
-			` at event ${count(it.ref.seq)}, ${it.trigger}, `, ago(it.at), " ", session.may("write") && link("Restore", () => restore(it.ref)))))
+		clear(pinned, pins.length ? h("ul.plain", pins.map(({ ref, trigger, at }) => h("li", link(`#${ref.number}`, () => to(ref.seq)),
+			` at event ${count(ref.seq)}, ${trigger}, `, ago(at), " ", session.may("write") && link("Restore", () => restore(ref)))))
 			: none("checkpoints"));
 		show();
 	}
@@ -97,16 +97,17 @@ export function timeTravel(remote, version, moved) {
 		await into(blamed, async () => {
 			const page = await remote.get("/blame", { path: name });
 			const past = page.data.filter((it) => it.event.seq <= moment);
-			return [h("h2", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map((it) =>
-				h("li", link(`#${it.event.seq}`, () => to(it.event.seq)), " ", h("b", it.actor), " ", ago(it.event.at), " ",
-					h("code", opText(it.op))))) : quiet(SAY.nobody)];
+			return [h("h2", "Who changed ", h("code", name)), past.length ? h("ol.plain", past.slice(0, 50).map(({ event, actor, op }) =>
+				h("li", link(`#${event.seq}`, () => to(event.seq)), " ", h("b", actor), " ", ago(event.at), " ", h("code", opText(op))))) : quiet(SAY.nobody)];
 		});
 		near(blamed);
 	}
 
 	async function fork(edits) {
 		const answer = await ask(edits ? "ask-edit" : "ask-fork", { seq: moment, state: JSON.stringify(fields ?? {}, null, 2) }, ({ state }) => {
-			const wanted = Object.entries(JSON.parse(state ?? "{}")).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(fields[name]));
+			const given = JSON.parse(state ?? "{}");
+			if (given?.constructor !== Object) throw new Error(SAY.fields);
+			const wanted = Object.entries(given).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(fields[name]));
 			return remote.post("/fork", { at: moment, set: Object.fromEntries(wanted) });
 		});
 		if (!answer) return;
@@ -138,7 +139,7 @@ export function timeTravel(remote, version, moved) {
 	async function bisect() {
 		const answer = await ask("ask-bisect", {}, async ({ path, is, value }) => {
 			const { event } = await remote.post("/bisect", { path, is, value: parsed(value) });
-			if (!event) throw new Error(SAY.holds);
+			if (!(event?.seq > 1)) throw new Error(event ? SAY.untrue : SAY.holds);
 			return event;
 		});
 		if (!answer) return;

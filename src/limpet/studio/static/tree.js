@@ -16,7 +16,7 @@ export function brief(value, most = 120) {
 /** A change of the state in words: mood = "calm". */
 export const opText = ([kind, path, ...rest]) => [path.join("."), kind === "set" ? "=" : kind, ...rest.map((it) => brief(it, 80))].join(" ");
 
-/** A long text: its beginning, and the rest on request. */
+/** A long text: its beginning; the rest on request. */
 export function longText(text, whole) {
 	const shown = h("span.text", text.slice(0, TEXT_SHOWN));
 	if (text.length <= TEXT_SHOWN && !whole) return shown;
@@ -34,9 +34,9 @@ export function longText(text, whole) {
 }
 
 /** A tree. `pick(path)` makes names buttons, `marks` has what changed by the JSON of its path,
- * `toggled` remembers what is open; with `open`, all is. */
+ * `toggled` remembers what is open; with `open`, all is; `whole` reads a text that was cut. */
 export function tree(value, options = {}, path = []) {
-	if (!holds(value)) return scalar(value);
+	if (!holds(value)) return scalar(value, !path.length && options.whole);
 	if (!size(value)) return h("span.null", Array.isArray(value) ? "[ ]" : "{ }");
 	const names = Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value);
 	const list = h("ul.tree");
@@ -79,8 +79,8 @@ function row(value, options, path) {
 	return item;
 }
 
-function scalar(value) {
-	if (typeof value === "string") return h("span.string", longText(value));
+function scalar(value, whole) {
+	if (typeof value === "string") return h("span.string", longText(value, whole));
 	return h(`span.${value === null ? "null" : typeof value}`, String(value));
 }
 

@@ -10,6 +10,7 @@ import pytest
 
 from limpet.errors import InvalidQuery
 from limpet.model import FrozenDict, Head, Key, Prepared, limits
+from limpet.model.facts.moves import departed, departure
 from limpet.model.facts.phases import transition
 from limpet.model.facts.running.requests import RequestKind, asked
 from limpet.model.facts.running.runs import DEAD, STATUSES, failed, status_idle
@@ -160,6 +161,17 @@ class OverviewLaws:
         await add(store, key("ended"), ready(transition("active", "terminate")))
         await create(store, C)
         await add(store, C, draft("user.message", {"text": "hi"}, input=True))
+        await wait(store, key("away"), asking("x"))
+        await add(store, key("away"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
+
+    async def test_what_has_departed_is_not_here(self, store: OverviewStore) -> None:
+        """Who answered here would be refused. The others follow each other without a hole."""
+        for name in ("a1", "a2", "a3"):
+            await wait(store, key(name), asking("x"))
+        await add(store, key("a2"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
+        for query in (_ALL, WaitingQuery(app="shop"), WaitingQuery(app="shop", user="ada")):
+            assert [asked.key.id for asked in await inbox(store, query, size=1)] == ["a1", "a3"]
+        assert sum([tally.sessions for tally in await store.tally("shop", limit=ALL)]) == 2
 
     async def test_sessions_are_counted_by_what_they_need(self, store: OverviewStore) -> None:
         """As `readiness` says of the head of each: idle, due, leased, blocked, dead, held."""
@@ -177,14 +189,15 @@ class OverviewLaws:
         }
         assert sum([tally.sessions for tally in await store.tally(None, limit=3)]) == 3
 
-    @pytest.mark.parametrize("scan_max", [limits.SCAN_MAX, 2])
+    @pytest.mark.parametrize("most", [limits.PAGE_MAX, 2])
     async def test_sessions_are_listed_by_what_they_do(
-        self, store: OverviewStore, scan_max: int, monkeypatch: pytest.MonkeyPatch
+        self, store: OverviewStore, most: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of each status and readiness exactly those, in the order of creation, for any bound."""
         await self._one_of_each(store)
         heads = (await store.heads(Query(), cursor=None, limit=ALL)).items
-        monkeypatch.setattr(limits, "SCAN_MAX", scan_max)
+        monkeypatch.setattr(limits, "SCAN_MAX", most)
+        monkeypatch.setattr(limits, "WALK_MAX", most)
         now, met = store.now_us(), 0
         for query in (
             *[Query(status=status, reverse=False) for status in STATUSES],
@@ -233,6 +246,7 @@ class OverviewLaws:
                 (h.phase, h.facts.get("run", {}).get("stop", ""), readiness(h, now), h.pending > 0)
                 for now in [store.now_us()]
                 for h in page.items
+                if departure(h.facts) is None
             ]
         )
         expected = {Tally(*kind, sessions=number) for kind, number in counted.items()}

@@ -109,7 +109,7 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
     order = ", ".join([f"{column} {way}" for column in columns])
     if cursors.by_work(query):
         source += " CROSS JOIN (SELECT limpet.now_us() AS now_us) n"
-    passes, walked = _passing(query, args), cursors.walked(query)
+    passes, walked = _passing(query, args), _walked(query)
     number = f"row_number() OVER (ORDER BY {order})" if passes else "0"
     shown = _DELETED if query.deleted else _LIVING
     sql = f"SELECT {shown}, {number} AS n, "
@@ -129,7 +129,7 @@ def on_page(rows: list[Any], query: Query, limit: int) -> tuple[list[Any], str |
     met = [row for row in rows if row["passes"]]
     if len(met) > limit:
         return met[:limit], cursor_after(met[limit - 1], query)
-    walked = bool(rows) and rows[-1]["n"] == cursors.walked(query)
+    walked = bool(rows) and rows[-1]["n"] == _walked(query)
     return met, cursor_after(rows[-1], query) if walked else None
 
 
@@ -138,6 +138,11 @@ def cursor_after(row: Any, query: Query) -> str:
     if query.deleted or query.order == "key":
         return cursors.write_key(query, rows.key_from(row), row["sid"])
     return cursors.write(query, row[f"{query.order}_us"], row["sid"])
+
+
+def _walked(query: Query) -> int:
+    """The heads that a page looks at, at most, while it filters."""
+    return limits.SCAN_MAX if cursors.by_work(query) else limits.WALK_MAX
 
 
 def _passing(query: Query, args: list[Any]) -> str:

@@ -1,7 +1,8 @@
 -- Overview: open requests by their labels, and counts of sessions.
 
 -- name: waiting
--- The apps that have labels are few, and each is one step along the index; of each, one page.
+-- The apps that have labels are few, and each is one step along the index; of each, one page. One
+-- that has departed is answered where it is.
 WITH RECURSIVE apps (app) AS (
     SELECT coalesce($1::text, (SELECT min(app) FROM limpet.labels)) COLLATE "C"
     UNION ALL
@@ -10,8 +11,8 @@ WITH RECURSIVE apps (app) AS (
 )
 SELECT p.name, p.value, p.sid, s.app, s.owner, s.id AS session_id FROM (
     SELECT l.* FROM apps a CROSS JOIN LATERAL (
-        SELECT l.name, l.value, l.sid FROM limpet.labels l
-        WHERE l.app = a.app AND l.name >= '$asked:' AND l.name < '$asked;'
+        SELECT l.name, l.value, l.sid FROM limpet.labels l JOIN limpet.sessions h ON h.sid = l.sid
+        WHERE (h.facts ? 'departed') IS NOT TRUE AND l.app = a.app AND l.name >= '$asked:' AND l.name < '$asked;'
           AND l.name >= $4 AND (l.name, l.sid) > ($4, $5)
           AND ($2::text IS NULL OR l.owner = $2) AND ($3::text IS NULL OR l.value = $3)
         ORDER BY l.name, l.sid LIMIT $6
@@ -53,5 +54,6 @@ SELECT phase, stop, ready, has_input, count(*) AS sessions FROM (
            /* readiness */ AS ready
     FROM limpet.sessions s CROSS JOIN (SELECT limpet.now_us() AS now_us) n
     WHERE s.app >= $2 AND s.app <= $3 AND (s.app < '$' OR s.app >= '%')
+      AND (s.facts ? 'departed') IS NOT TRUE
     LIMIT $1
 ) t GROUP BY phase, stop, ready, has_input

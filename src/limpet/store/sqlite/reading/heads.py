@@ -76,7 +76,7 @@ def rows_of(
             columns = rows.TOMBSTONE_COLUMNS if query.deleted else _COLUMNS
             sql = _select(columns, source, where, order, query)
             reading = _opened(conn, stack).execute(sql, (*args, most))
-        met, last = walk(reading, lambda row: _passes(row, query), limit, limits.WALK_MAX)
+        met, last = walk(reading, lambda row: _passes(row, query), limit)
     return met, None if last is None else cursor_after(last, query)
 
 
@@ -97,7 +97,7 @@ def _by_work(
     sql = _select(_COLUMNS, f"{source} CROSS JOIN (SELECT ? AS now_us)", where, order, query)
     with closing(conn.cursor()) as reading:
         heads = reading.execute(sql, (now_us, *args, limits.SCAN_MAX))
-        met, last = walk(heads, lambda row: _passes(row, query), limit, limits.SCAN_MAX)
+        met, last = walk(heads, lambda row: _passes(row, query), limit)
     if last is not None:
         return met, cursor_after(last, query)
     return met, None if edge is None else cursors.write(query, *edge)

@@ -9,15 +9,17 @@ SELECT min(app) FROM labels WHERE app > ?
 SELECT min(app) FROM sessions WHERE app > ? AND standing IS NOT NULL
 
 -- name: waiting_in_app
+-- One that has departed is answered where it is.
 SELECT l.name, l.value, l.sid, s.app, s.user, s.id FROM labels l CROSS JOIN sessions s ON s.sid = l.sid
 WHERE l.app = ?1 AND l.name >= '$asked:' AND l.name < '$asked;' AND (l.name, l.sid) > (?3, ?4)
-  AND l.name >= ?3 AND (?5 IS NULL OR l.value = ?5)
+  AND l.name >= ?3 AND (?5 IS NULL OR l.value = ?5) AND s.facts -> '$.departed' IS NULL
 ORDER BY l.name, l.sid LIMIT ?6
 
 -- name: waiting_of_user
 SELECT l.name, l.value, l.sid, s.app, s.user, s.id FROM labels l CROSS JOIN sessions s ON s.sid = l.sid
 WHERE l.app = ?1 AND l.user = ?2 AND l.name >= '$asked:' AND l.name < '$asked;'
   AND (l.name, l.sid) > (?3, ?4) AND l.name >= ?3 AND (?5 IS NULL OR l.value = ?5)
+  AND s.facts -> '$.departed' IS NULL
 ORDER BY l.name, l.sid LIMIT ?6
 
 -- name: status
@@ -51,5 +53,6 @@ SELECT phase, stop, ready, has_input, count(*) FROM (
            coalesce(s.facts ->> '$.inputs.pending', 0) > 0 AS has_input,
            {readiness} AS ready
     FROM sessions s CROSS JOIN (SELECT ?1 AS now_us)
-    WHERE s.app >= ?3 AND s.app <= ?4 AND (s.app < '$' OR s.app >= '%') LIMIT ?2
+    WHERE s.app >= ?3 AND s.app <= ?4 AND (s.app < '$' OR s.app >= '%')
+      AND s.facts -> '$.departed' IS NULL LIMIT ?2
 ) GROUP BY phase, stop, ready, has_input
