@@ -544,7 +544,7 @@ class KeySeal:
     async def _fetch(self, owners: Sequence[KeyOwner]) -> None:
         """Read the keys of these owners, and make those that are not there."""
         rows = await self.ring.get("key", owners)
-        # What was added may be another process's by now, or gone with a user who is erased.
+        # Keys that were added may be another process's by now, or gone with a user who is erased.
         for _ in range(_FETCHES_MAX):
             missing = list(set(owners) - {row.owner for row in rows})
             if not missing:

@@ -87,7 +87,7 @@ class RequestForm(TypedDict):
 
 
 class ProposalForm(TypedDict):
-    """What a session proposed to remember, and how it was decided."""
+    """A proposal of a session to remember something, and the decision."""
 
     id: str
     to: str

@@ -165,7 +165,7 @@ class OverviewLaws:
         await add(store, key("away"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
 
     async def test_what_has_departed_is_not_here(self, store: OverviewStore) -> None:
-        """Who answered here would be refused. The others follow each other without a hole."""
+        """An answer here would be refused. The other requests follow each other without a hole."""
         for name in ("a1", "a2", "a3"):
             await wait(store, key(name), asking("x"))
         await add(store, key("a2"), ready(departed("eu-2", "of-eu-2", 1, source="eu-1")))
