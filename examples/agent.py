@@ -57,4 +57,6 @@ async def work(url: str, bank: Path, *, dies: bool) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     asyncio.run(work(sys.argv[1], Path(sys.argv[2]), dies=sys.argv[3:] == ["die"]))

@@ -30,4 +30,6 @@ async def count(url: str, app: str, user: str, times: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     asyncio.run(count(*sys.argv[1:]))

@@ -139,4 +139,6 @@ async def main(framework: str, url: str, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

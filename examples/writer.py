@@ -38,4 +38,6 @@ async def stream(url: str, app: str, user: str, id: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     asyncio.run(stream(*sys.argv[1:]))

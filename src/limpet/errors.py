@@ -1401,7 +1401,7 @@ class StoreNewer(StoreError, code="store.newer"):
 class StoreOlder(StoreError, code="store.older"):
     template = """{where} has schema {found}; this release needs {known}, and this read-only command
     changed nothing. Use the release that wrote the store, or start your application with this
-    release, which migrates the schema."""
+    release, which migrates the schema: limpet doctor says what that will do."""
     where: str
     found: int
     known: int

@@ -178,6 +178,15 @@ def test_the_landing_page_of_the_site_crashes_and_resumes(tmp_path: Path) -> Non
     assert "".join(printed).splitlines() == between
 
 
+@pytest.mark.parametrize("name", ["agent.py", "counter.py", "writer.py"])
+def test_an_example_that_needs_arguments_says_which(name: str, tmp_path: Path) -> None:
+    """In place of a traceback."""
+    ran = python(str(EXAMPLES / name), cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.search(rf"\n    python (examples/)?{name} \S", ran.stderr)
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/agent.md", "docs/api.md"])
 def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
     """Every other Python block is a program that ends well."""

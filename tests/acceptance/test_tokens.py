@@ -7,7 +7,6 @@ import base64
 import copy
 import json
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -337,9 +336,6 @@ async def test_a_changed_token_is_never_accepted(data: st.DataObject, tmp_path: 
 
 
 # --- the order of the steps -----------------------------------------------------------------------
-
-
-Spoil = Callable[[Limpet, Tokens, str, str], Any]
 
 
 async def _expired(lp: Limpet, tokens: Tokens, signing: str, token: str) -> str:

@@ -27,10 +27,6 @@ class HttpDoor:
     def __init__(self, url: str, **headers: str) -> None:
         self.url, self._headers = url, headers
 
-    def as_(self, **headers: str) -> HttpDoor:
-        """The same door for somebody else."""
-        return HttpDoor(self.url, **headers)
-
     async def get(self, path: str, **headers: str) -> Reply:
         return await self.ask("GET", path, None, **headers)
 

@@ -169,6 +169,13 @@ class LimpetSaver(SyncSaver):
         """The saver itself: it never imports what stored data names, so nothing needs a list."""
         return self
 
+    def get_next_version(self, current: Any, channel: None = None) -> Any:
+        """Count up. In a thread that came from a saver with texts for versions, they stay texts,
+        which are compared with those that are there."""
+        if isinstance(current, str):
+            return f"{int(current.partition('.')[0]) + 1:032}.{0:016}"
+        return super().get_next_version(current, channel)
+
     # --- reading -------------------------------------------------------------------------------
 
     @on_store_loop
