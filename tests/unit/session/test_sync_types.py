@@ -9,10 +9,11 @@ import pytest
 
 import limpet
 from limpet.session.limpet import Limpet
-from limpet.session.sync import facade, verbs as sync
+from limpet.session.sync import facade, tokens, verbs as sync
 from limpet.session.sync.facade import Facade
 
 assert sync.SyncLimpet  # the stand-ins are known once they are imported
+assert tokens.SyncTokens
 PAIRS = [pytest.param(cls, of, id=cls.__name__) for of, cls in Facade._stands_for.items()]
 VERBS = [
     pytest.param(cls, of, name, id=f"{cls.__name__}.{name}")
@@ -53,6 +54,7 @@ def test_a_stand_in_declares_all_names_and_no_others(cls: type, of: type) -> Non
         "events",
         "token",
         "documents",
+        "policy",
         "_stands_for",
     }
 
