@@ -98,7 +98,7 @@ def _escaped(text: str) -> str:
 
 
 class Observer:
-    """Reads values when somebody collects them, in whatever thread: on a connection of its own."""
+    """Reads values when somebody collects them, on any thread and a connection of its own."""
 
     def __init__(self, file: AnalyticsFile) -> None:
         """Open the connection."""

@@ -228,4 +228,4 @@ def _ratio(part: Counts, of: Counts, unit: int = 1) -> Column:
 def _known(values: NDArray[np.float64]) -> Column:
     """Return a column with None for what is not a number."""
     column: Column = values.tolist()
-    return [None if value != value else value for value in column]  # is no number
+    return [None if value != value else value for value in column]  # NaN

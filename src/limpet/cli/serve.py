@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from os import _exit as end_process  # public, whatever its name says
+from os import _exit as end_process  # public despite its name
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -123,7 +123,7 @@ export function select(root, element) {
 	element?.classList.add("selected");
 }
 
-/** Draw a place anew, with the focus on the same button. */
+/** Draw a place again, with the focus on the same button. */
 export async function refocused(root, draw) {
 	const buttons = () => all(root, "button");
 	const at = buttons().indexOf(document.activeElement);

@@ -6,7 +6,7 @@ import { OWN, Remote, get, listen, session } from "./api.js";
 const READY = ["blocked", "due", "dead", "held"];
 const WINDOW = 60; // seconds of the rates
 const PAGE = 50;
-const ROWS_MAX = 1_000; // then it begins anew, unless scrolled down
+const ROWS_MAX = 1_000; // then it begins again, unless scrolled down
 const TRIES = 20; // requests of a search before it asks
 const COUNTED = { "session.status_idle": "turns", "session.error": "errors" };
 
