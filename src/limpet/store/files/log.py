@@ -361,33 +361,25 @@ class RootLog:
             self._disk.unlink(self.path(number))
         self._frames.clear()
 
-    def overwrite(self, place: int) -> None:
-        """Put a line in the place of one that is erased: as long, and nothing of it is left. A line
-        that is too short for that has numbers alone, and stays."""
-        segment, offset = segment_of(place), place & _OFFSET
-        try:
-            text = self.line(place)
-        except Damaged:
-            handle = self.handle(segment)
-            data = self._disk.read(handle, SEGMENT_BYTES * 2, offset)
-            self._disk.write(handle, b" " * max(0, data.find(b"\n")), offset)
-            return
-        line = decode_any(text)
-        stub = ErasedLine(n=line.n, was=crc_of(text), event=text.startswith(b'{"op":"event"'))
-        stub.chain, stub.left, stub.begins = line.chain, line.left, line.begins
-        put, _ = finished(encode_line(stub), pad=len(text) + 1)
-        if len(put) == len(text) + 1:  # a longer one would reach into the next line
-            self._disk.write(self.handle(segment), put, offset)
+    def overwrite(self, place: int, stub: bytes) -> None:
+        """Put a stub (see `stub_of`) in the place of a line."""
+        self._disk.write(self.handle(segment_of(place)), stub, place & _OFFSET)
 
     def overwrite_frame(self, place: int) -> None:
-        """Overwrite a frame with a frame of zeros, which zstd skips."""
+        """Overwrite the content of a frame with zeros, which zstd skips. The head stays: after a
+        write that failed halfway it still says how much there is to overwrite."""
         segment, offset = segment_of(place), place & _OFFSET
         handle = self.handle(segment)
-        head = self._disk.read(handle, FRAME_HEAD_BYTES, offset)
-        magic, skipped, length, _ = _frame_head.unpack(head)
-        if (magic, skipped) == (_SKIPPED, 8):  # else it was overwritten before
-            put = struct.pack("<II", _SKIPPED, 8 + length) + bytes(8 + length)
-            self._disk.write(handle, put, offset)
+        magic, skipped, length, _ = _frame_head.unpack(
+            self._disk.read(handle, FRAME_HEAD_BYTES, offset)
+        )
+        if magic != _SKIPPED:
+            return
+        if skipped == 8:
+            put = struct.pack("<II", _SKIPPED, length - 8) + bytes(length - 8)
+            self._disk.write(handle, put, offset + FRAME_HEAD_BYTES)
+        else:  # an earlier release has overwritten the head as well, and perhaps not all behind it
+            self._disk.write(handle, bytes(skipped), offset + 8)
         self._frames.pop(place, None)
 
     def sync(self, numbers: Sequence[int]) -> None:
@@ -405,6 +397,16 @@ class RootLog:
         if handle is None:
             handle = self._handles[number] = self._disk.open(self.path(number), write=self._write)
         return handle
+
+
+def stub_of(text: bytes) -> bytes | None:
+    """The stub for the place of an erased line, with its newline: as long, and nothing of it is
+    left. None for a line that is too short for one: it has numbers alone, and stays."""
+    line = decode_any(text)
+    stub = ErasedLine(n=line.n, was=crc_of(text), event=text.startswith(b'{"op":"event"'))
+    stub.chain, stub.left, stub.begins = line.chain, line.left, line.begins
+    put, _ = finished(encode_line(stub), pad=len(text) + 1)
+    return put if len(put) == len(text) + 1 else None
 
 
 def framed(lines: Sequence[bytes]) -> bytes:

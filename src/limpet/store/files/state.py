@@ -23,7 +23,7 @@ from limpet.errors import StoreCorrupt, StoreForeign, StoreNewer, StoreUnopened
 from limpet.model import EMPTY, Head, Key, buried, freeze
 from limpet.model.lease import with_lease
 from limpet.store.blobs import BlobRow
-from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged, zstd
 from limpet.store.files import snapshot
 from limpet.store.files.disk import LogDisk
 from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession
@@ -49,7 +49,15 @@ from limpet.store.files.lines import (
     decode_any,
     is_whole,
 )
-from limpet.store.files.log import LogEnd, LogFault, RootLog, is_frame, place_of, segment_of
+from limpet.store.files.log import (
+    LogEnd,
+    LogFault,
+    RootLog,
+    is_frame,
+    place_of,
+    segment_of,
+    stub_of,
+)
 from limpet.store.files.reader import FilesReader
 from limpet.store.marks import Mark
 from limpet.store.protocol import Erasure
@@ -59,6 +67,7 @@ FORMAT: Final = 2
 META: Final = "limpet.json"
 CURRENT: Final = "current.json"
 CLOSED: Final = "closed.json"
+ERASING: Final = "erasing.zst"
 BLOBS: Final = "blobs"
 DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged file
 SESSIONS: Final = "sessions"  # the files that are derived for people
@@ -67,6 +76,7 @@ COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there i
 _FEED_FRAMES_CACHED: Final = 8
 _READS_MAX: Final = 16  # of one thing, while another process compacts the log
 _decode: Final = msgspec.json.decode
+_decode_stubs: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
 
 class StoreMeta(msgspec.Struct, frozen=True):
@@ -125,6 +135,8 @@ class FilesState:
         """Forget what is in memory and read it from the files."""
         index, end = FilesIndex(), LogEnd(1, 0)
         self.index_name, self.index_bytes = "", 0
+        if self.write:
+            self._overwrite_noted()  # before the log is read: an overwrite may have torn a line
         current = self._current()
         if current is not None:
             index, end = self._read_index(current)
@@ -499,8 +511,8 @@ class FilesState:
                 if is_frame(place):
                     self.log.overwrite_frame(place)
                     touched.add(segment_of(place))
-        touched |= self._overwrite_lines()
         self.log.sync(sorted(touched))
+        self._overwrite_lines()
         for copy in self.log.directory.glob(f"*{DAMAGED}"):
             self.disk.unlink(copy)  # nobody can say what is left in it of which session
         if self.index_name:
@@ -510,19 +522,44 @@ class FilesState:
         self._erased_rows.clear()
         self._erased_owners.clear()
 
-    def _overwrite_lines(self) -> set[int]:
+    def _overwrite_lines(self) -> None:
+        """Overwrite the lines of what was erased. A note of what goes where is durable before the
+        first of them is touched: from one that is overwritten halfway, because the disk failed or
+        the power was cut, nobody could tell whose it was."""
+        self._overwrite_noted()
         rows = b"|".join(str(row).encode() for row in sorted(self._erased_rows))
         named = re.compile(rb'"row":(?:' + rows + rb")[,}]") if rows else None
-        touched: set[int] = set()
+        stubs: list[tuple[int, bytes]] = []
         for number in self.log.segments():
             data = self.disk.read_all(self.log.handle(number))
             for at, text in snapshot.pieces(data):
-                if not is_whole(text):
+                if not is_whole(text) or not self._is_erased(text, named):
                     continue
-                if self._is_erased(text, named):
-                    self.log.overwrite(place_of(number, at))
-                    touched.add(number)
-        return touched
+                if (stub := stub_of(text)) is not None:
+                    stubs.append((place_of(number, at), stub))
+        if stubs:
+            content = zstd().compress(msgspec.msgpack.encode(stubs))
+            self.disk.put_file(self.directory / ERASING, content)
+            self._overwrite_noted()
+
+    def _overwrite_noted(self) -> None:
+        """Overwrite the lines of the note, if there is one, and remove it: once more does no
+        harm."""
+        path = self.directory / ERASING
+        try:
+            stubs = _decode_stubs(zstd().decompress(self.disk.read_file(path)))
+        except FileNotFoundError:
+            return
+        except (msgspec.MsgspecError, zstd().ZstdError):
+            stubs = []  # damaged: lines that were left torn are found as damage, too
+        touched: set[int] = set()
+        for place, stub in stubs:
+            if self.log.path(segment_of(place)).exists():
+                self.log.overwrite(place, stub)
+                touched.add(segment_of(place))
+        self.log.sync(sorted(touched))
+        self.disk.unlink(path)
+        self.disk.sync_directory(self.directory)
 
     def _is_erased(self, text: bytes, named: re.Pattern[bytes] | None) -> bool:
         if text.startswith(b'{"op":"name"'):
