@@ -1,8 +1,9 @@
 """A machine that is slow at the wrong moments, for `make shaky`: tests must pass on it too.
 
-As a plugin of pytest it makes event loops and the writers' threads of SQLite and of log stores stand
-still now and then, and lets each store on PostgreSQL know its server's clock a little late, as slow replies do.
-What a test expects within a time, or before another thread or process had its turn, fails here.
+As a plugin of pytest it makes event loops and the writers' threads of SQLite and of log stores
+stand still now and then, and lets each store on PostgreSQL know its server's clock a little late,
+as slow replies do. What a test expects within a time, or before another thread or process had its
+turn, fails here.
 """
 
 from __future__ import annotations
