@@ -20,9 +20,9 @@ from limpet.errors import (
     SessionCorrupt,
     SessionNotFound,
 )
-from limpet.model import Base, Commit, Head, Key, Prepared, ScopeValue
+from limpet.model import Base, Commit, Head, Key, Prepared, ScopeValue, is_input
 from limpet.model.adopt import adopted
-from limpet.model.chain import body_digest
+from limpet.model.chain import body_digest, header_digest, link
 from limpet.model.facts.creation import created
 from limpet.model.facts.documents import copied, names_key
 from limpet.model.head import check_present
@@ -158,6 +158,15 @@ def check_whole(key: Key, records: tuple[ChainedEvent, ...], after: int) -> None
         if each.raw is None:
             reason = "was removed" if each.event.removed else each.event.damage
             raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")
+
+
+def follows(previous: bytes, each: ChainedEvent) -> bool:
+    """True if the link of an event leads on from the one before it."""
+    event = each.event
+    names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
+    marked = event.processed is not None and not is_input(event.type)
+    header = header_digest((*names, event.correlation_id, event.wake_id), marked=marked)
+    return link(previous, event.seq, event.at_us, header, each.digest) == event.link
 
 
 async def refuse_gone(journal: Journal, head: Head) -> None:

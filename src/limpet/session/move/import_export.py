@@ -44,6 +44,7 @@ from limpet.model import (
     checkpoints_of,
     checksum,
     encode,
+    genesis,
     is_reserved,
     processed_by,
     unfit,
@@ -59,7 +60,7 @@ from limpet.model.limits import (
     DRAFTS_PER_COMMIT_MAX,
     MEDIA_TYPE_CHARS_MAX,
 )
-from limpet.session.journal import Journal
+from limpet.session.journal import Journal, retrying
 from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -68,6 +69,7 @@ from limpet.session.move.adopter import (
     Newest,
     check_bodies,
     check_whole,
+    follows,
     records_in,
     refuse_gone,
 )
@@ -134,9 +136,30 @@ async def export_session(
 
     In plain text, unless a seal is given, whose keys are ready. With its `memory`, unless that
     stays in the store, as that of an archived session does. If anything is to be left out
-    (`redact`), the file has the log alone.
+    (`redact`), the file has the log alone. A session that another process puts under the key
+    meanwhile, or takes away and puts back, is read again: no file has parts of two.
     """
     _refuse_reserved(key)
+
+    async def attempt() -> Head:
+        return await _exported(journal, key, path, seal, memory=memory, redact=redact)
+
+    try:
+        return await retrying(attempt, SessionConflict)
+    except SessionCorrupt:  # or what is missing was elsewhere just then: damage is found again
+        return await retrying(attempt, SessionConflict)
+
+
+async def _exported(
+    journal: Journal,
+    key: Key,
+    path: Path,
+    seal: FileSeal | None,
+    *,
+    memory: bool,
+    redact: tuple[str, ...],
+) -> Head:
+    """Write the file. Raises SessionConflict if the log under the key was replaced meanwhile."""
     source = records_in(journal)
     # Before the head is read: an event that a checkpoint stands on is in the file.
     kept = await load_log(journal.store, key)
@@ -145,6 +168,8 @@ async def export_session(
         raise SessionArchived(key)
     head.check_here()
     base = await source.base(key)
+    if head.floor and base is None:
+        raise SessionConflict(key, "session", head.version, None)
     refuse_place(path)
 
     def hidden(type: str) -> bool:
@@ -162,19 +187,23 @@ async def export_session(
                 await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
         if memory and not redact:
             await _export_memory(journal, key, writer)
-        after = head.floor
-        while after < head.version:
-            first = after == head.floor  # blobs stand between it and what may name them
-            limit = 1 if first else min(PIECE_EVENTS, head.version - after)
-            records = await source.records(key, after=after, limit=limit)
-            check_whole(key, records, after)
+        last = Newest(head.floor, genesis(head.uid) if base is None else base.link)
+        while last.seq < head.version:
+            first = last.seq == head.floor  # blobs stand between it and what may name them
+            limit = 1 if first else min(PIECE_EVENTS, head.version - last.seq)
+            records = await source.records(key, after=last.seq, limit=limit)
+            check_whole(key, records, last.seq)
             check_bodies(key, tuple([each for each in records if not hidden(each.event.type)]))
-            after = records[-1].event.seq
+            if not follows(last.link, records[0]):  # what is read at once is of one log
+                raise SessionConflict(key, "session", head.version, None)
+            last = Newest(records[-1].event.seq, records[-1].event.link)
             await in_thread(lambda some=records: writer.add(some, hidden))  # type: ignore[misc]  # bound now
             if first and not redact:
                 await _export_blobs(journal, key, writer)
+        if last.link != head.link:
+            raise SessionConflict(key, "session", head.version, None)
         await in_thread(writer.finish)
-    except SessionCorrupt:
+    except (SessionCorrupt, SessionConflict):
         await refuse_gone(journal, head)
         raise
     except OSError as error:
