@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from limpet.errors import (
     AccessDenied,
@@ -386,12 +387,16 @@ def bearer_of(connection: HTTPConnection) -> str:
 
 def header_of(connection: HTTPConnection, name: bytes) -> str | None:
     """The first header of this name, in lower case; None without one."""
-    scope = connection.scope
+    value = first_headers(connection.scope).get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The first header of each name, in lower case."""
     headers: dict[bytes, bytes] | None = scope.get(HEADERS)
     if headers is None:  # of another server than ours
         headers = scope[HEADERS] = dict([*scope["headers"]][::-1])
-    value = headers.get(name)
-    return None if value is None else value.decode("latin-1")
+    return headers
 
 
 @lru_cache(_HOSTS_REMEMBERED)
