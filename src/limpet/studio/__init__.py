@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import EntryRefused, StoreUnopened
+from limpet.errors import EntryRefused, StoreUnopened, StoreUnreachable
 from limpet.security.access import Principal, Role
 from limpet.server.access import Caller, LinkGate
 from limpet.server.serve import serving
@@ -91,6 +91,7 @@ def _ask(address: Address) -> tuple[int, bytes]:
         answer = made.getresponse()
         return answer.status, answer.read()
     except OSError as error:
-        raise StoreUnopened(address.url, f"it cannot be reached ({error})") from error
+        reason = f"it cannot be reached ({error}); check that it is running, then try again"
+        raise StoreUnreachable(address.url, reason) from error
     finally:
         made.close()
