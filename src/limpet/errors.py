@@ -61,7 +61,8 @@
         ├── ProtocolMismatch · EntryRefused · SealBroken
         ├── QuorumUnavailable (a StoreFailed) · ReplicaBehind
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
-        ├── StoreUnopened · StoreUnreachable (a StoreUnopened) · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
+        ├── StoreUnopened · StoreUnreachable (a StoreUnopened)
+        ├── StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
 

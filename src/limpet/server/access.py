@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import re
 import secrets
 import time
@@ -46,6 +45,7 @@ from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.tokens import Tokens, is_good
 from limpet.store.logs import error_name
+from limpet.store.remote.address import is_loopback
 
 _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOSTS_REMEMBERED: Final = 256
@@ -397,15 +397,6 @@ def first_headers(scope: Scope) -> dict[bytes, bytes]:
     if headers is None:  # of another server than ours
         headers = scope[HEADERS] = dict([*scope["headers"]][::-1])
     return headers
-
-
-@lru_cache(_HOSTS_REMEMBERED)
-def is_loopback(host: str) -> bool:
-    """True if an address is of this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or not host  # a unix socket has no host
 
 
 @lru_cache(_HOSTS_REMEMBERED)
