@@ -38,9 +38,10 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Certs:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that is cut off is tried again until this has passed."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is cut off is tried again until this has passed: for tests in which none
+    is made."""
     monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.3)
 
 
@@ -80,6 +81,7 @@ async def test_the_right_certificates_and_pins_come_in(certs: Certs) -> None:
         await enters(url, tls)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_without_a_client_certificate_nobody_comes_in(certs: Certs) -> None:
     """Where the server asks for one."""
     async with served(certs, client_ca=certs / "ca.pem") as url:
@@ -104,6 +106,7 @@ async def test_what_a_connection_lacks_is_said(
         assert "set LIMPET_TLS_CERT and LIMPET_TLS_KEY" in " ".join(status.stderr.split())
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("case", ["another CA", "expired", "a server's"])
 async def test_a_client_with_a_wrong_certificate_does_not_come_in(
     case: str, tmp_path: Path
@@ -145,6 +148,7 @@ async def test_a_server_with_a_wrong_certificate_is_not_trusted(case: str, tmp_p
             await enters(url, limpet.Tls(ca=tmp_path / "ca.pem"))
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_client_that_is_not_pinned_does_not_come_in(certs: Certs) -> None:
     """Although its certificate is of the right CA."""
     async with served(certs, client_ca=certs / "ca.pem", pins=("00" * 32,)) as url:
@@ -292,14 +296,19 @@ async def test_a_server_beyond_its_machine_warns_without_tls(
             assert warned(caplog) == [f"plain HTTP: host=0.0.0.0 code={PLAIN}"]
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_client_warns_before_it_sends_a_key_in_plain_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once for each client, also if no server answers; not to a server of the same machine."""
+    """Once for each client, also if no server answers."""
     with pytest.raises(LimpetError):
         await limpet.open(FAR, token="lk_x")
     assert warned(caplog) == [f"plain HTTP: store={FAR} code={PLAIN}"]
-    caplog.clear()
+
+
+async def test_a_client_of_the_same_machine_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with (
         limpet.open("memory://") as lp,
         serving(lp, dev=True) as url,
@@ -308,6 +317,7 @@ async def test_a_client_warns_before_it_sends_a_key_in_plain_text(
         assert warned(caplog) == []
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("command", [("login", FAR), ("list", FAR), ("list", FAR, "--json")])
 def test_a_command_shows_the_warning_on_stderr(command: tuple[str, ...]) -> None:
     """Before the key is used; its output stays what it is."""
