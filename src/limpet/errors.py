@@ -61,7 +61,8 @@
         ├── ProtocolMismatch · EntryRefused · SealBroken
         ├── QuorumUnavailable (a StoreFailed) · ReplicaBehind
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
-        ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
+        ├── StoreUnopened · StoreUnreachable (a StoreUnopened)
+        ├── StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
 
@@ -1382,6 +1383,10 @@ class StoreUnopened(StoreError, code="store.unopened"):
     template = "{where} cannot be opened: {reason}."
     where: str
     reason: str
+
+
+class StoreUnreachable(StoreUnopened, code="store.unreachable", retryable=True):
+    """Its server is down, starts, or fails over: it can be opened when that has ended."""
 
 
 class StoreForeign(StoreError, code="store.foreign"):

@@ -249,7 +249,7 @@ WRONG: list[tuple[tuple[str, ...], type[limpet.LimpetError]]] = [
     (("verify", "mysql://x/y"), limpet.errors.InvalidURL),
     (("doctor", "sqlite:///missing.db"), limpet.errors.StoreUnopened),
     (("backup", "sqlite:///missing.db", "f.db"), limpet.errors.StoreUnopened),
-    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), limpet.errors.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), limpet.errors.StoreUnreachable),
     (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), limpet.errors.InvalidURL),
     (("verify", "sqlite:///notes.txt"), limpet.errors.StoreForeign),
     (("verify", "sqlite:///support.db", "--app", "x"), limpet.InvalidInput),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -21,7 +23,10 @@ from limpet.server import serve
 from limpet.server.serve import serving
 from limpet.server.tls import server_context
 from limpet.store.remote import link
+from limpet.store.remote.address import transport_check
 from limpet.store.remote.tls import parse_pin, public_key_digest
+from tests.support.command import invoke
+from tests.support.processes import Child
 
 Certs = Path
 
@@ -33,9 +38,10 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Certs:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that is cut off is tried again until this has passed."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is cut off is tried again until this has passed: for tests in which none
+    is made."""
     monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.3)
 
 
@@ -75,6 +81,7 @@ async def test_the_right_certificates_and_pins_come_in(certs: Certs) -> None:
         await enters(url, tls)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_without_a_client_certificate_nobody_comes_in(certs: Certs) -> None:
     """Where the server asks for one."""
     async with served(certs, client_ca=certs / "ca.pem") as url:
@@ -99,6 +106,7 @@ async def test_what_a_connection_lacks_is_said(
         assert "set LIMPET_TLS_CERT and LIMPET_TLS_KEY" in " ".join(status.stderr.split())
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("case", ["another CA", "expired", "a server's"])
 async def test_a_client_with_a_wrong_certificate_does_not_come_in(
     case: str, tmp_path: Path
@@ -140,6 +148,7 @@ async def test_a_server_with_a_wrong_certificate_is_not_trusted(case: str, tmp_p
             await enters(url, limpet.Tls(ca=tmp_path / "ca.pem"))
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_client_that_is_not_pinned_does_not_come_in(certs: Certs) -> None:
     """Although its certificate is of the right CA."""
     async with served(certs, client_ca=certs / "ca.pem", pins=("00" * 32,)) as url:
@@ -259,3 +268,88 @@ async def test_a_handshake_that_does_not_come_is_cut_off(
 
     async with served(certs) as url:
         assert await asyncio.to_thread(silent, int(url.rpartition(":")[2])) == b""
+
+
+# --- without TLS ------------------------------------------------------------------------------
+
+PLAIN = "server.plain_http"
+FAR = "http://192.0.2.2:8420"  # an address of another machine, which nobody has
+
+
+def warned(log: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in log.records if PLAIN in each.getMessage()]
+
+
+async def test_a_server_beyond_its_machine_warns_without_tls(
+    certs: Certs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the code; not on loopback, with TLS, or behind a proxy that is said to have it."""
+    context = server_context(certs / "server.pem", certs / "server.key", None, ())
+    async with limpet.open("memory://") as lp:
+        async with (
+            serving(lp),
+            serving(lp, host="0.0.0.0", tls=context),
+            serving(lp, host="0.0.0.0", behind_proxy=True),
+        ):
+            assert warned(caplog) == []
+        async with serving(lp, host="0.0.0.0"):
+            assert warned(caplog) == [f"plain HTTP: host=0.0.0.0 code={PLAIN}"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_client_warns_before_it_sends_a_key_in_plain_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once for each client, also if no server answers."""
+    with pytest.raises(LimpetError):
+        await limpet.open(FAR, token="lk_x")
+    assert warned(caplog) == [f"plain HTTP: store={FAR} code={PLAIN}"]
+
+
+async def test_a_client_of_the_same_machine_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        limpet.open("memory://") as lp,
+        serving(lp, dev=True) as url,
+        limpet.open(url, token="lk_x"),
+    ):
+        assert warned(caplog) == []
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("command", [("login", FAR), ("list", FAR), ("list", FAR, "--json")])
+def test_a_command_shows_the_warning_on_stderr(command: tuple[str, ...]) -> None:
+    """Before the key is used; its output stays what it is."""
+    done = invoke(*command, input="lk_x\n")
+    assert done.stderr.startswith(f"limpet: {PLAIN}: {FAR} is reached without TLS.")
+    assert PLAIN not in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--behind-proxy",)])
+def test_limpet_serve_shows_the_warning(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """With what to do, unless a proxy has TLS."""
+    arguments = ("--host", "0.0.0.0", "--port", "0", *options)
+    with Child("limpet.cli", "serve", str(tmp_path / "s.db"), *arguments) as server:
+        assert str(server.line()).startswith("serving at http://0.0.0.0:")
+        os.kill(server.pid, signal.SIGTERM)
+        server.end()
+        said = server.complaint()
+    assert ("--tls-cert and --tls-key, or --behind-proxy" in said) == (not options)
+    assert (PLAIN in said) == (not options)
+
+
+async def test_the_doctor_names_the_way_to_a_server() -> None:
+    """Of a server that is asked, the diagnosis has it; in plain text it is a warning."""
+    async with (
+        limpet.open("memory://") as lp,
+        serving(lp, dev=True) as url,
+        limpet.open(url) as served,
+    ):
+        checks = (await served.maintenance.doctor()).checks
+        (transport,) = [each for each in checks if each.name == "transport"]
+    assert (transport.severity, transport.found) == ("ok", "plain HTTP within this machine")
+    assert transport_check("https://192.0.2.2").severity == "ok"
+    assert transport_check(FAR).severity == "warning"
+    assert transport_check("http://[::1]:8420").severity == "ok"
+    assert transport_check("http://limpet.example").severity == "warning"

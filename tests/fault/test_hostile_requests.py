@@ -106,6 +106,52 @@ def test_a_large_body_is_refused(port: int) -> None:
     assert status(talk(port, POST + b"content-length: %d\r\n\r\n" % len(body) + body)) == 413
 
 
+@pytest.mark.parametrize(
+    "path", [PATH, "/v1/sessions", "/limpet/v1/import", "/agui", "/healthz", "/nothing"]
+)
+@pytest.mark.parametrize("expect", [b"", b"expect: 100-continue\r\n"])
+def test_an_announced_length_is_refused_before_the_body_is_sent(
+    port: int, path: str, expect: bytes
+) -> None:
+    """On every route, with its code; the client is not asked to go on, and nothing follows."""
+    head = POST.replace(PATH.encode(), path.encode(), 1) + expect
+    with connect(port) as connection:
+        connection.sendall(head + b"content-length: 5000000000\r\n\r\n")
+        answer = read_all(connection)
+    assert status(answer) == 413
+    assert b"connection: close" in answer
+    assert b"request.too_large" in answer
+
+
+def test_a_length_within_the_bound_is_asked_for(port: int) -> None:
+    """The store protocol's own bound is another one than that of the other routes."""
+    for path, length, expected in (
+        (PATH, 10_000, 100),
+        (PATH, 10_001, 413),
+        ("/v1/agents", 20_000, 100),
+    ):
+        head = POST.replace(PATH.encode(), path.encode(), 1) + b"expect: 100-continue\r\n"
+        with connect(port) as connection:
+            connection.sendall(head + b"content-length: %d\r\n\r\n" % length)
+            assert status(connection.recv(65_536)) == expected
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        b"content-length: 5000000000\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n4e20\r\n" + b"x" * 20_000 + b"\r\n",
+    ],
+)
+def test_a_refusal_comes_after_the_answers_to_earlier_requests(port: int, second: bytes) -> None:
+    """Two requests at once, the second too long: each answer belongs to its own request."""
+    with connect(port) as connection:
+        connection.sendall(GET + b"\r\n" + POST + second)
+        answer = read_all(connection)
+    first, _, rest = answer.partition(b'{"ok":true}')
+    assert (status(first), status(rest)) == (200, 413)
+
+
 def test_a_client_that_is_still_sending_reads_the_refusal(port: int) -> None:
     """All of a body that is far too long can be sent before the answer is read."""
     body = b"x" * 50_000_000

@@ -70,7 +70,7 @@ async def test_a_server_that_is_down_is_told_with_advice(tmp_path: Path) -> None
         f"postgresql://ada:secret@/postgres?host={tmp_path}",
         "postgresql://ada:secret@127.0.0.1:1/postgres",
     ):
-        text = await refused(url, errors.StoreUnopened)
+        text = await refused(url, errors.StoreUnreachable)
         assert "postgresql://ada@" in text
         assert "secret" not in text
         assert "running" in text
@@ -83,7 +83,6 @@ async def test_a_server_that_is_down_is_told_with_advice(tmp_path: Path) -> None
         ("nobody", "postgres", "", ['"nobody" does not exist', "CREATE ROLE"]),
         ("limpet", "postgres", "&nonsense=1", ['"nonsense"', "after the ? in the URL"]),
         ("limpet", "postgres", "&work_mem=much", ['"work_mem"', "after the ? in the URL"]),
-        ("limpet", "postgres", "&target_session_attrs=standby", ["target_session_attrs"]),
     ],
 )
 async def test_what_the_server_refuses_is_told_with_advice(
@@ -96,6 +95,24 @@ async def test_what_the_server_refuses_is_told_with_advice(
     with pytest.raises(errors.StoreUnopened) as info:
         await refuse_missing(url)
     assert str(info.value) == text
+
+
+async def test_a_host_that_is_not_the_primary_may_become_it(postgres_server: Server) -> None:
+    """While another server takes over: the URL may be right, and a retry helps then."""
+    url = postgres_server.url_as("limpet") + "&target_session_attrs=standby"
+    assert "target_session_attrs" in await refused(url, errors.StoreUnreachable)
+
+
+async def test_a_store_opens_once_its_server_is_back(own_server: Server) -> None:
+    """A program that begins while the server restarts goes by `retryable` alone."""
+    own_server.stop()
+    with pytest.raises(errors.StoreUnopened) as info:
+        async with limpet.open(own_server.url):
+            pass
+    assert info.value.retryable
+    own_server.start()
+    async with limpet.open(own_server.url) as lp:
+        assert (await lp.create("a", "u", "s")).version == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A server with bounds of its own: `python -m tests.support.bounded_server STORE [NAME=VALUE …]`.
 
-NAME is a bound of `limpet.server.limits`, as `limpet.server.connection` uses it.
+NAME is a bound of `limpet.server.limits`, as `connection` or `requests` uses it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import logging
 import sys
 
 import limpet
-from limpet.server import connection
+from limpet.server import connection, requests
 from limpet.server.serve import serving, stop_signals
 
 
 async def main(store: str, bounds: list[str]) -> None:
     for each in bounds:
         name, _, value = each.partition("=")
-        assert hasattr(connection, name)
-        setattr(connection, name, type(getattr(connection, name))(value))
+        (module,) = [each for each in (connection, requests) if hasattr(each, name)]
+        setattr(module, name, type(getattr(module, name))(value))
     logging.basicConfig(level=logging.ERROR)
     with stop_signals() as stopped:
         async with limpet.open(store) as lp, serving(lp, dev=True) as url:

@@ -465,7 +465,7 @@ def _run(
     _KEYS.set((given.pop("keys_"), given.pop("keyring_")))
     _TOKEN.set(given.pop("token_"))
     result: CommandResult | None = None
-    with screen.errors(), _advice():
+    with screen.errors(), _advice(), screen.shown_warnings():
         request = _request(supplied.values(), given, screen)
         if inspect.iscoroutinefunction(function):
             result = asyncio.run(_run_async(function, supplied, given, request))

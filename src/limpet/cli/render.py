@@ -9,6 +9,7 @@ for each row.
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import textwrap
@@ -37,6 +38,7 @@ from limpet.model import to_time
 from limpet.model.diff.changes import Kind
 from limpet.model.diff.diff import SIGNS, Diff, old_and_new, place
 from limpet.session.json_forms import error_form
+from limpet.store.logs import SHOWN
 from limpet.store.protocol import Progress as Callback
 
 FOUND: Final = 1
@@ -240,6 +242,19 @@ def age(at_us: int, now_us: int) -> str:
 # --- the screen ---------------------------------------------------------------------------------
 
 
+class _ShownWarnings(logging.Handler):
+    """Prints those of our log's records that have a text for a person."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        shown = getattr(record, SHOWN, None)
+        if shown is not None:
+            self._screen.warn(shown)
+
+
 class Screen:
     """The output of one command."""
 
@@ -272,6 +287,16 @@ class Screen:
     def warn(self, text: str) -> None:
         """Print a warning beside the result."""
         self._err.print(cell(f"limpet: {text}", "yellow"), soft_wrap=True)
+
+    @contextmanager
+    def shown_warnings(self) -> Iterator[None]:
+        """Print the warnings that a person has to see, which a program finds in its log."""
+        handler, logger = _ShownWarnings(self), logging.getLogger("limpet")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -80,6 +80,9 @@ def serve(
     tls_key: KeyFile = None,
     client_ca: ClientCA = None,
     pin: Pins = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy before it has TLS: do not warn.")
+    ] = False,
     cors: Annotated[
         list[str] | None,
         typer.Option("--cors", metavar="ORIGIN", help="Whose pages may use it; several."),
@@ -133,6 +136,7 @@ def serve(
             port=port,
             dev=dev,
             tls=tls,
+            behind_proxy=behind_proxy,
             cors=cors or (),
             harnesses=harnesses,
             policies=policies,
@@ -177,6 +181,7 @@ async def _serve(
     port: int,
     dev: bool,
     tls: Any,
+    behind_proxy: bool,
     cors: Sequence[str],
     harnesses: Sequence[tuple[str | None, Any]],
     policies: str | None,
@@ -208,6 +213,7 @@ async def _serve(
                 port=port,
                 dev=dev,
                 tls=tls,
+                behind_proxy=behind_proxy,
                 cors=cors,
                 tokens=tokens,
                 rate=rate,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import re
 import secrets
 import time
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from limpet.errors import (
     AccessDenied,
@@ -45,6 +45,7 @@ from limpet.session.access_keys import AccessKey, AccessKeys
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.tokens import Tokens, is_good
 from limpet.store.logs import error_name
+from limpet.store.remote.address import is_loopback
 
 _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOSTS_REMEMBERED: Final = 256
@@ -386,21 +387,16 @@ def bearer_of(connection: HTTPConnection) -> str:
 
 def header_of(connection: HTTPConnection, name: bytes) -> str | None:
     """The first header of this name, in lower case; None without one."""
-    scope = connection.scope
-    headers: dict[bytes, bytes] | None = scope.get(HEADERS)
-    if headers is None:  # of another server than ours
-        headers = scope[HEADERS] = dict([*scope["headers"]][::-1])
-    value = headers.get(name)
+    value = first_headers(connection.scope).get(name)
     return None if value is None else value.decode("latin-1")
 
 
-@lru_cache(_HOSTS_REMEMBERED)
-def is_loopback(host: str) -> bool:
-    """True if an address is of this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or not host  # a unix socket has no host
+def first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The first header of each name, in lower case."""
+    headers: dict[bytes, bytes] | None = scope.get(HEADERS)
+    if headers is None:  # of another server than ours
+        headers = scope[HEADERS] = dict([*scope["headers"]][::-1])
+    return headers
 
 
 @lru_cache(_HOSTS_REMEMBERED)

@@ -21,9 +21,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from limpet.errors import BodyTooLarge
 from limpet.server.access import HEADERS
 from limpet.server.limits import (
-    BODY_BYTES_MAX,
     BODY_SECONDS,
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
@@ -34,12 +34,11 @@ from limpet.server.limits import (
     UNREAD_SECONDS,
 )
 from limpet.server.managed.stream import ABORT
-from limpet.store.remote.messages import MESSAGE_BYTES_MAX, PATH
+from limpet.server.requests import body_bound
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _CLOSING: Final = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 _HEAD_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
-_BODY_TOO_LONG: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _CLOSING
 _CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # but tabs and ends of lines
 
 
@@ -132,6 +131,8 @@ class RequestCycle(RequestResponseCycle):
         self.logger = of.logger
         self.message_event = asyncio.Event()
         self.on_response = of.on_response_complete
+        self._drop_body = of.drop_body
+        self._too_long = False
         self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = of.expect_100_continue
@@ -152,8 +153,15 @@ class RequestCycle(RequestResponseCycle):
             self.message_event.clear()
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
+        if self._too_long:
+            raise BodyTooLarge(body_bound(cast(Scope, self.scope)))
         body, self.body = bytes(self.body), bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def refuse_body(self) -> None:
+        """Raise BodyTooLarge where the body is read, and close the connection after the answer."""
+        self._too_long, self.keep_alive = True, False
+        self.message_event.set()
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -220,7 +228,9 @@ class RequestCycle(RequestResponseCycle):
         self.transport.write_last(body)
         self.response_complete = True
         self.message_event.set()
-        if not self.keep_alive:
+        if not self.keep_alive and self.more_body:
+            self._drop_body()
+        elif not self.keep_alive:
             self.transport.close()
         self.on_response()
 
@@ -234,7 +244,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _field_bytes = 0  # of the URL and headers, and of trailers after a body in chunks
     _in_head = True
     _seconds: float | None = None  # that the rest of a request may take; None: none is under way
-    _refused = False
+    _refused = False  # what else comes is dropped
+    _ended = False  # nothing more is sent
     _idle_since: float | None = None  # by the loop's clock; None: a request is under way
     _idle_timer: asyncio.TimerHandle | None = None
 
@@ -248,7 +259,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            return  # see `_drop_body`
+            return  # see `drop_body`
         if self._in_head:
             self._head_bytes += len(data)
         before = self._seconds
@@ -328,7 +339,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if self._ended or self.transport.is_closing():
             return
         self.flow.resume_reading()
         if self.pipeline:
@@ -357,11 +368,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._body_bytes += len(body)
-        most = MESSAGE_BYTES_MAX if self.scope["path"].endswith(PATH) else BODY_BYTES_MAX
-        if self._body_bytes > most:
-            self._refuse(_BODY_TOO_LONG)
+        if self._body_bytes < body_bound(cast(Scope, self.scope)):
+            super().on_body(body)
             return
-        super().on_body(body)
+        cycle = cast(RequestCycle, self.cycle)
+        if cycle.response_started:
+            self._refuse(b"")
+        else:  # its answer is the refusal, after those of earlier requests
+            cycle.refuse_body()
+            self._ignore_for(REFUSED_SECONDS)
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes, self._field_bytes = True, 0, 0
@@ -397,21 +412,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             self.transport.write(answer)
-        if answer is _BODY_TOO_LONG:
-            self._drop_body()
-        else:
-            self.transport.close()
+        self.transport.close()
 
-    def _drop_body(self) -> None:
+    def drop_body(self) -> None:
         """Drop the rest of a body for a while: a client that is still sending when the connection
         is closed gets a reset, and not the answer."""
-        if self.cycle is not None:  # its request has ended here
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._ended = True
         cast(JoinedWrites, self.transport).end()
+        self._ignore_for(REFUSED_SECONDS)
+
+    def _ignore_for(self, seconds: float) -> None:
+        """Take what comes, and do nothing with it; then cut the connection off."""
+        self._refused = True
         self.flow.resume_reading()
-        self._seconds = REFUSED_SECONDS
-        self._wait_for(REFUSED_SECONDS)
+        self._seconds = seconds
+        self._wait_for(seconds)
 
     def _late(self) -> None:
         self._timer = None

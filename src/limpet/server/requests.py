@@ -25,9 +25,10 @@ from limpet.errors import (
     RouteNotFound,
     TooManyRequests,
 )
-from limpet.server.access import Caller, CallerOf, note_of
+from limpet.server.access import Caller, CallerOf, first_headers, note_of
 from limpet.server.answers import error_response
 from limpet.server.limits import (
+    BODY_BYTES_MAX,
     KEYS_KEPT_MAX,
     QUERY_BYTES_MAX,
     RATE_PER_KEY,
@@ -40,6 +41,7 @@ from limpet.server.limits import (
 from limpet.server.loggers import ACCESS
 from limpet.server.meter import Meter
 from limpet.server.rates import RequestRates
+from limpet.store.remote.messages import MESSAGE_BYTES_MAX, PATH
 
 Owner: TypeAlias = tuple[str | None, str]
 _NOTE: Final = "limpet.request"
@@ -47,6 +49,7 @@ ROTATED_HEADER: Final = b"x-new-session-token"
 REQUESTS: Final = "requests and streams at work"
 STREAMS: Final = "streams at work"
 UPLOADS: Final = "uploads at work"
+_CLOSE: Final = {"connection": "close"}
 _RETRY_SECONDS: Final = 1.0  # until something of the same key may have ended
 _PATH_SHOWN: Final = 200
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -85,6 +88,7 @@ class Requests:
                 error = InvalidInput(f"the query is longer than {QUERY_BYTES_MAX:,} bytes.")
                 await error_response(error, status=414)(scope, receive, answer)
             else:
+                _check_announced(scope)
                 await self._app(scope, receive, answer)
         except (LimpetError, HTTPException) as error:
             if note.status or scope["type"] != "http":
@@ -158,10 +162,23 @@ class KeyShare:
             del self._at_work[owner, what]
 
 
-async def read_body(request: Request, share: KeyShare, *, most: int) -> bytes:
+def body_bound(scope: Scope) -> int:
+    """Return the length from which on the body of a request is too large."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return MESSAGE_BYTES_MAX + 1 if path == PATH else BODY_BYTES_MAX
+
+
+def _check_announced(scope: Scope) -> None:
+    """Raise BodyTooLarge if a request announces a body that is too long: before it is sent."""
+    announced, most = first_headers(scope).get(b"content-length", b""), body_bound(scope)
+    if scope["type"] == "http" and announced.isdigit() and int(announced) >= most:
+        raise BodyTooLarge(most)
+
+
+async def read_body(request: Request, share: KeyShare) -> bytes:
     """The body of a request. Raises BodyTooLarge, and TooManyRequests if the key sends too many
     large ones at once; nothing of it was stored then."""
-    message = await request.receive()
+    most, message = body_bound(request.scope), await request.receive()
     whole: bytes = message.get("body", b"")
     if not message.get("more_body", True) and len(whole) <= UPLOAD_BYTES_MIN:  # as most come
         if len(whole) >= most:
@@ -213,7 +230,10 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
 def _refusal(error: LimpetError | HTTPException, scope: Scope) -> Response:
     """The answer to a request that no route has, or that failed."""
     if isinstance(error, LimpetError):
-        return error_response(error)
+        answer = error_response(error)
+        if isinstance(error, BodyTooLarge):  # its client may still be sending
+            answer.headers.update(_CLOSE)
+        return answer
     route = RouteNotFound(f"{scope['method']} {_shown_path(scope)}")
     answer = error_response(route, status=error.status_code)  # 405: the path, by another method
     answer.headers.update(error.headers or {})

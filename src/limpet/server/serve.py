@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 
 from limpet.errors import InvalidInput, StoreUnopened
 from limpet.runtime.worker import Worker
-from limpet.server.access import CallerOf, is_loopback
+from limpet.server.access import CallerOf
 from limpet.server.app import build
 from limpet.server.connection import BoundedProtocol
 from limpet.server.limits import (
@@ -39,12 +39,18 @@ from limpet.server.loggers import SERVER
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.session.tokens import Tokens
+from limpet.store.logs import SHOWN
+from limpet.store.remote.address import PLAIN_HTTP, is_loopback
 from limpet.store.remote.messages import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:  # it loads numpy
     from limpet.analytics.analytics import Analytics
 
 _UVICORN: Final = logging.getLogger("uvicorn.error")
+_IN_PLAIN: Final = (
+    f"{PLAIN_HTTP}: this server is reached from other machines without TLS. Keys and sessions can "
+    "be read on the way: pass --tls-cert and --tls-key, or --behind-proxy if a proxy has TLS."
+)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -148,6 +154,7 @@ async def serving(
     dev: bool = False,
     caller_of: CallerOf | None = None,
     tls: ssl.SSLContext | None = None,
+    behind_proxy: bool = False,
     cors: Sequence[str] = (),
     tokens: Tokens | None = None,
     rate: float | None = RATE_PER_KEY,
@@ -159,6 +166,7 @@ async def serving(
 
     On leaving, what is at work is finished; the Limpet stays open. Once `stopped` is set nobody
     can connect any more, so that what still goes on beside the server ends without new work.
+    Without TLS beyond this machine it logs a warning, unless a proxy before it has TLS.
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
@@ -175,6 +183,8 @@ async def serving(
     server = Server(app, tls=tls)
     listening = listen(host, port)
     await server.start(listening)
+    if tls is None and not (behind_proxy or is_loopback(host)):
+        SERVER.warning("plain HTTP: host=%s code=%s", host, PLAIN_HTTP, extra={SHOWN: _IN_PLAIN})
     shown = f"[{host}]" if ":" in host else host
     scheme = "http" if tls is None else "https"
     leaving = None if stopped is None else asyncio.create_task(_leave(server, stopped))

@@ -64,7 +64,6 @@ from limpet.store.remote.commits import SentCommit, unpack_commit
 from limpet.store.remote.forms import pack_error
 from limpet.store.remote.messages import (
     CLIENT_HEADER,
-    MESSAGE_BYTES_MAX,
     NOTHING,
     PROTOCOL_HEADER,
     UNREADABLE_MESSAGE,
@@ -151,7 +150,7 @@ class StoreDoor:
 
     async def answer(self, request: Request, caller: Caller) -> bytes:
         """Answer one POST: all of its calls."""
-        sent = _read(await read_body(request, self._share, most=MESSAGE_BYTES_MAX + 1))
+        sent = _read(await read_body(request, self._share))
         client = self.client(request, caller)
         client.forget(sent.answered)
         tasks = [self.start(call, caller, client, None) for call in sent.calls if call.id]

@@ -93,6 +93,7 @@ class StoreMaintenance:
         from limpet.session.move.mover import move_checks
         from limpet.session.move.reclaim import reclaim_checks
         from limpet.store.doctor import read_checks
+        from limpet.store.remote.address import transport_check
 
         store = self._journal.store
         check_progress(progress)
@@ -105,6 +106,8 @@ class StoreMaintenance:
             return Diagnosis((unread, *kept), Report(0, 0, ()))
         report = await with_anchors(self._journal, None, report)
         kept = await store.examine() if isinstance(store, Examined) else ()
+        if self._url.lower().startswith(("http://", "https://")):
+            kept = (transport_check(self._url), *kept)
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)

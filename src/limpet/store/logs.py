@@ -15,6 +15,8 @@ from limpet.model import Commit
 
 SLOW_COMMIT_SECONDS: Final = 1.0  # a batch that took longer is logged as a warning
 
+SHOWN: Final = "limpet_shown"  # of a record: its text for a person at a terminal
+
 SQLITE: Final = logging.getLogger("limpet.store.sqlite")
 POSTGRES: Final = logging.getLogger("limpet.store.postgres")
 FILES: Final = logging.getLogger("limpet.store.files")

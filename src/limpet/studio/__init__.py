@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from limpet.errors import EntryRefused, StoreUnopened
+from limpet.errors import EntryRefused, StoreUnopened, StoreUnreachable
 from limpet.security.access import Principal, Role
 from limpet.server.access import Caller, LinkGate
 from limpet.server.serve import serving
 from limpet.session.limpet import Limpet
-from limpet.store.remote.address import Address
+from limpet.store.remote.address import Address, warn_if_plain
 from limpet.store.system import in_thread
 
 if TYPE_CHECKING:  # it loads numpy
@@ -59,6 +59,7 @@ async def studio(
 async def principal_at(address: Address) -> Principal:
     """Return the principal that the key of a server's address belongs to. Raises EntryRefused,
     StoreUnopened."""
+    warn_if_plain(address)
     status, body = await in_thread(lambda: _ask(address))
     if status == 401:
         raise EntryRefused(address.url, "its key is missing or not accepted")
@@ -91,6 +92,7 @@ def _ask(address: Address) -> tuple[int, bytes]:
         answer = made.getresponse()
         return answer.status, answer.read()
     except OSError as error:
-        raise StoreUnopened(address.url, f"it cannot be reached ({error})") from error
+        reason = f"it cannot be reached ({error}); check that it is running, then try again"
+        raise StoreUnreachable(address.url, reason) from error
     finally:
         made.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,16 @@ def test_a_more_durable_tier_is_taken_where_it_is_cheaper() -> None:
     assert (cheap.tier, cheap.cost) == ("L2", 0.0)
     least = {each.tier: each.durable for each in cheap.considered}
     assert least == {"L0": False, "L1": True, "L2": True, "L3": True}
+
+
+def test_a_tier_promises_only_what_was_tested() -> None:
+    """The page of clusters says that nobody has tried servers in different regions."""
+    page = (Path(__file__).parents[3] / "docs/cluster.md").read_text()
+    _, _, untested = page.partition("Not tested: ")
+    assert "in different regions" in untested.partition("\n\n")[0]
+    survives = limpet.choose_tier("cross_region", **LOAD).considered[3].survives
+    assert "servers in different regions are not tested" in survives
+    assert "region" not in survives.partition("(")[0]
 
 
 def test_the_cost_is_writes_reads_and_bytes_over_time() -> None:

@@ -51,7 +51,6 @@ from limpet.model.keys import known_key
 from limpet.security.access import Resource
 from limpet.server import ids
 from limpet.server.access import NOTE, Caller, RouteNote, header_of
-from limpet.server.limits import BODY_BYTES_MAX
 from limpet.server.loggers import SERVER
 from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
@@ -164,7 +163,7 @@ class WireCall:
 
     def raw(self) -> Coroutine[Any, Any, bytes]:
         """The body. Raises BodyTooLarge."""
-        return read_body(self.request, self.service.share, most=BODY_BYTES_MAX)
+        return read_body(self.request, self.service.share)
 
     async def body(self, form: type[T]) -> T:
         """The body as this form. Raises InvalidInput."""

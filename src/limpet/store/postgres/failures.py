@@ -25,6 +25,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreRefused,
     StoreUnopened,
+    StoreUnreachable,
 )
 from limpet.store.system import is_out_of_descriptors, of_system, reported
 
@@ -50,6 +51,11 @@ _FINAL: Final = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.NotNullViolationError,
     asyncpg.CheckViolationError,
+)
+_STARTS_OR_STOPS: Final = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
 )
 _OF_THE_SESSION: Final = (
     asyncpg.InvalidCachedStatementError,
@@ -91,11 +97,26 @@ def unopened(error: Exception, place: str) -> LimpetError:
         case asyncpg.ClientConfigurationError() if "certificate" not in str(error):
             return InvalidURL(place, _misread(error))
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return StoreUnopened(place, _unreachable_advice(error))
+            return _unopened_as(error)(place, _unreachable_advice(error))
         case asyncpg.PostgresError():
-            return StoreUnopened(place, f"{said(error)}. {_login_advice(error)}")
+            return _unopened_as(error)(place, f"{said(error)}. {_login_advice(error)}")
         case _:
             return InvalidURL(place, "it names a host that cannot be")
+
+
+def _unopened_as(error: Exception) -> type[StoreUnopened]:
+    """Return StoreUnreachable if the same connection may be made later: the server restarts, or
+    another takes its place."""
+    match error:
+        case asyncpg.PostgresError():
+            passes = isinstance(error, _STARTS_OR_STOPS)
+        case socket.gaierror():
+            passes = error.errno == socket.EAI_AGAIN
+        case ssl.SSLError() | asyncpg.ClientConfigurationError():
+            passes = False
+        case _:
+            passes = "SSL" not in str(error)
+    return StoreUnreachable if passes else StoreUnopened
 
 
 def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
@@ -165,8 +186,10 @@ def _unreachable_advice(error: Exception) -> str:
         case TimeoutError():
             return (
                 "the server does not answer in time. Check host and port in the URL, that the "
-                "server is running, and that no firewall stands between"
+                "server is running, and that no firewall stands between; then try again"
             )
+        case socket.gaierror() if error.errno == socket.EAI_AGAIN:
+            return f"its host cannot be looked up now ({text}). Check the network; then try again"
         case socket.gaierror():
             return f"its host is not known ({text}). Correct the host in the URL"
         case ssl.SSLError() | asyncpg.ClientConfigurationError():
@@ -178,8 +201,8 @@ def _unreachable_advice(error: Exception) -> str:
             return f"{text}. Bring servers back, or promote a standby; then try again"
         case asyncpg.TargetServerAttributeNotMatched():
             return (
-                "none of its hosts is what target_session_attrs asks for. Name the right host in "
-                "the URL, or ask for another"
+                "none of its hosts is what target_session_attrs asks for. During a failover try "
+                "again; else name the right host in the URL, or ask for another"
             )
         case ConnectionError() if "SSL" in text:
             return (
@@ -209,7 +232,7 @@ def _login_advice(error: asyncpg.PostgresError) -> str:
             return "Name another database in the URL, or make this one: CREATE DATABASE name"
         case asyncpg.InsufficientPrivilegeError():
             return RIGHTS
-        case asyncpg.CannotConnectNowError():
+        case _ if isinstance(error, _STARTS_OR_STOPS):
             return "Wait until the server is up, then try again"
         case asyncpg.ProtocolViolationError() if "parameter" in str(error):
             return (
@@ -221,4 +244,4 @@ def _login_advice(error: asyncpg.PostgresError) -> str:
         case asyncpg.CantChangeRuntimeParamError():
             return _SETTINGS
         case _:
-            return "Look into the server's log, then try again"
+            return "Look into the server's log"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,11 +12,19 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limpet.errors import InvalidInput, InvalidURL
+from limpet.store.logs import REMOTE, SHOWN
+from limpet.store.protocol import Check
 from limpet.store.remote.messages import PATH
 from limpet.store.remote.tls import Tls, is_pinned
 
 PORT: Final = 8420
+PLAIN_HTTP: Final = "server.plain_http"  # the code of the warnings, of a server and of its clients
+_HOSTS_REMEMBERED: Final = 256
 _ADVICE: Final = "Write http://host:8420, or https://host for a server with TLS"
+_USE_TLS: Final = (
+    "Start the server with --tls-cert and --tls-key, or put a proxy with TLS before it; then write "
+    "https://."
+)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -34,6 +44,11 @@ class Address(msgspec.Struct, frozen=True):
     def pinned(self) -> bool:
         """True if only servers with a certain public key are spoken to."""
         return self.tls is not None and is_pinned(self.tls)
+
+    @property
+    def in_plain(self) -> bool:
+        """True if what is sent can be read on the way to another machine."""
+        return self.tls is None and not is_loopback(self.host)
 
     @property
     def socket_url(self) -> str:
@@ -67,6 +82,38 @@ def address_of(
     default = 443 if secure else PORT
     context = _context(tls) if secure else None
     return Address(url, host, port or default, parts.path.rstrip("/"), context, token)
+
+
+@lru_cache(_HOSTS_REMEMBERED)
+def is_loopback(host: str) -> bool:
+    """True if an address is of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a unix socket has no host
+        return host in ("localhost", "") or host.endswith(".localhost")
+
+
+def warn_if_plain(address: Address) -> None:
+    """Log a warning if keys and sessions are about to travel in plain text. Called once for each
+    client, before anything is sent."""
+    if address.in_plain:
+        shown = (
+            f"{PLAIN_HTTP}: {address.url} is reached without TLS. The key and all sessions can be "
+            "read on the way: write https:// if the server, or a proxy before it, has TLS."
+        )
+        REMOTE.warning(
+            "plain HTTP: store=%s code=%s", address.url, PLAIN_HTTP, extra={SHOWN: shown}
+        )
+
+
+def transport_check(url: str) -> Check:
+    """Return the doctor's check of the way to a server. Raises InvalidURL."""
+    if url.lower().startswith("https:"):
+        return Check("transport", "TLS")
+    if not address_of(url).in_plain:
+        return Check("transport", "plain HTTP within this machine")
+    text = "plain HTTP: the key and all sessions can be read on the way to the server"
+    return Check("transport", text, "warning", _USE_TLS)
 
 
 def _checked(token: object) -> str:

@@ -21,7 +21,7 @@ from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
 from limpet.store.protocol import Partial, Traffic
-from limpet.store.remote.address import address_of
+from limpet.store.remote.address import address_of, warn_if_plain
 from limpet.store.remote.link import Link
 from limpet.store.remote.methods import ABILITIES, SUBSCRIBE, Method, methods_of
 from limpet.store.remote.packing import SealedFor
@@ -54,6 +54,7 @@ async def open_remote(
     """
     news = _News()
     address = address_of(url, token=token, tls=tls)
+    warn_if_plain(address)
     sealed_for = None if seal_for is None else SealedFor(url, seal_for)
     link = news.link = Link(address, news.receive, news.connected, news.refused, sealed_for)
     await link.open()

@@ -18,6 +18,7 @@ from limpet.errors import (
     StoreFailed,
     StoreRefused,
     StoreUnopened,
+    StoreUnreachable,
 )
 from limpet.store.postgres.failures import translate, unopened
 from limpet.store.postgres.server.pool import CONNECTIONS
@@ -46,7 +47,8 @@ def client(name: str, text: str) -> Exception:
         (asyncpg.UndefinedObjectError("no"), StoreUnopened, "after the ? in the URL"),
         (asyncpg.InvalidParameterValueError("no"), StoreUnopened, "after the ? in the URL"),
         (asyncpg.CantChangeRuntimeParamError("no"), StoreUnopened, "after the ? in the URL"),
-        (asyncpg.CannotConnectNowError("starting up"), StoreUnopened, "Wait"),
+        (asyncpg.CannotConnectNowError("starting up"), StoreUnreachable, "Wait"),
+        (asyncpg.AdminShutdownError("shutting down"), StoreUnreachable, "Wait"),
         (asyncpg.InsufficientPrivilegeError("no"), StoreUnopened, "GRANT"),
         (
             asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"),
@@ -55,10 +57,11 @@ def client(name: str, text: str) -> Exception:
         ),
         (asyncpg.ObjectNotInPrerequisiteStateError("closed"), StoreUnopened, "server's log"),
         (asyncpg.TooManyConnectionsError("sorry"), StoreBusy, "max_connections"),
-        (ConnectionRefusedError(111, "Connect call failed"), StoreUnopened, "running"),
-        (FileNotFoundError(2, "No such file or directory"), StoreUnopened, "running"),
-        (TimeoutError(), StoreUnopened, "firewall"),
+        (ConnectionRefusedError(111, "Connect call failed"), StoreUnreachable, "running"),
+        (FileNotFoundError(2, "No such file or directory"), StoreUnreachable, "running"),
+        (TimeoutError(), StoreUnreachable, "firewall"),
         (socket.gaierror(-2, "Name or service not known"), StoreUnopened, "Correct the host"),
+        (socket.gaierror(socket.EAI_AGAIN, "later"), StoreUnreachable, "network"),
         (
             ConnectionError('PostgreSQL server at "host" rejected SSL upgrade'),
             StoreUnopened,
@@ -72,7 +75,7 @@ def client(name: str, text: str) -> Exception:
         ),
         (
             client("TargetServerAttributeNotMatched", "None of the hosts match <x>"),
-            StoreUnopened,
+            StoreUnreachable,
             "target_session_attrs",
         ),
         (
@@ -81,7 +84,7 @@ def client(name: str, text: str) -> Exception:
             "prefer-standby",
         ),
         (client("ClientConfigurationError", "`sslmode` must be one of"), InvalidURL, "sslmode"),
-        (client("InterfaceError", "what"), StoreUnopened, "running"),
+        (client("InterfaceError", "what"), StoreUnreachable, "running"),
         (UnicodeError("label too long"), InvalidURL, "host"),
         (OverflowError("port must be 0-65535"), InvalidURL, "host"),
     ],
@@ -95,6 +98,7 @@ def test_what_keeps_a_store_from_opening_is_told_with_advice(
     assert advice in str(told)
     assert str(told).endswith(".")
     assert "<" not in str(told)
+    assert told.retryable == ("try again" in str(told) or kind is StoreBusy)
 
 
 def test_too_many_connections_are_not_told_as_a_lock() -> None:
