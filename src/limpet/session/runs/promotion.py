@@ -155,7 +155,7 @@ class _StoredProposal(msgspec.Struct, frozen=True):
     def name(self) -> str:
         return f"{name_part(self.key.id)}/{self.id}"
 
-    def check_decision(self, accept: bool, by: str) -> None:
+    def check_decision(self, *, accept: bool, by: str) -> None:
         """Raise ProposalDecided unless it is open, or this is who decided so: a repeated call."""
         wanted = self.accept  # decisions from before it was recorded have their status alone
         if wanted is None and self.status in ("accepted", "refused"):
@@ -385,7 +385,7 @@ async def decide(
         return decided
     stored = await _find(services, proposal)
     by = services.journal.actor_of(actor or DefaultActor("system:operator"))
-    stored.check_decision(accept, str(by))
+    stored.check_decision(accept=accept, by=str(by))
     if stored.status != "open":
         return _proposal(stored)
     judged = _Judgement(refused=reason)
@@ -393,9 +393,9 @@ async def decide(
         judged = await _judge(services.system, stored, verified=True)
         if judged.waits_for is not None:
             raise InvalidInput(f"proposal {stored.id} waits for {judged.waits_for}. Decide there.")
-    decided = await _settle(services.journal, stored, judged, reason, by, accept=accept)
-    decided.check_decision(accept, str(by))  # somebody else may have been faster
-    return _proposal(decided)
+    settled = await _settle(services.journal, stored, judged, reason, by, accept=accept)
+    settled.check_decision(accept=accept, by=str(by))  # somebody else may have been faster
+    return _proposal(settled)
 
 
 async def _find(services: Services, given: Proposal | str) -> _StoredProposal:
