@@ -17,7 +17,6 @@ from limpet.errors import (
     AccessDenied,
     InvalidInput,
     LimpetError,
-    SessionArchived,
     SessionCorrupt,
     SessionDeleted,
     SessionErased,
@@ -289,7 +288,7 @@ async def _below(store: Store, head: Head, parent: Lineage | None, seen: set[Key
 
 
 async def _parent(store: Store, head: Head) -> Lineage | None:
-    """The parent as far as it can be read; of one that is gone or archived, its key."""
+    """The parent as far as it can be read; of one that ended, its key."""
     named = head.facts.get("parent")
     if named is None:
         return None
@@ -305,7 +304,7 @@ async def _parent(store: Store, head: Head) -> Lineage | None:
 async def _head(store: Store, key: Key) -> Head | None:
     try:
         return (await store.load(key, tail=0, scopes=False)).head
-    except (*_GONE, SessionArchived):
+    except _GONE:
         return None
     except AccessDenied:  # a relative of another user
         return None
