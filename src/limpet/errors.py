@@ -867,10 +867,16 @@ class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", st
 
 
 class ProposalDecided(SessionError, code="promotion.decided"):
-    template = """proposal {id!r} is {decision} already. A decision stands; lp.withdraw removes what
-    a session contributed, and lp.propose proposes again."""
     id: str
     decision: str
+    actor: str | None = None  # who decided it
+
+    def _describe(self) -> str:
+        by = "" if self.actor is None else f", by {self.actor}"
+        return (
+            f"proposal {self.id!r} is {self.decision} already{by}. A decision stands; lp.withdraw "
+            "removes what a session contributed, and lp.propose proposes again."
+        )
 
 
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):

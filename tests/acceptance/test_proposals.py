@@ -73,6 +73,40 @@ async def test_a_refusal_has_its_reason_and_stands(lp: limpet.Limpet) -> None:
     assert await lp.proposals("open") == ()
 
 
+@pytest.mark.parametrize("second", [True, False])
+async def test_of_two_people_who_decide_at_once_one_is_refused(
+    lp: limpet.Limpet, second: bool
+) -> None:
+    """Who was not first learns the decision that stands, whether or not it is the one wanted."""
+    proposal = await proposed(lp, await session(lp))
+    results = await asyncio.gather(
+        lp.decide(proposal, accept=True, reason="by Ada", actor=ADA),
+        lp.decide(proposal, accept=second, reason="by Bob", actor="user:bob"),
+        return_exceptions=True,
+    )
+    (decided,) = [each for each in results if isinstance(each, limpet.Proposal)]
+    (refused,) = [each for each in results if isinstance(each, BaseException)]
+    assert isinstance(refused, errors.ProposalDecided)
+    assert (refused.decision, refused.actor) == (decided.status, decided.decided_by)
+    assert await lp.proposals() == (decided,)
+
+
+async def test_a_person_may_repeat_the_own_decision_and_nobody_elses(lp: limpet.Limpet) -> None:
+    """A repeated call of the same person returns what was decided; a call of another does not."""
+    s = await session(lp)
+    proposal, same = await proposed(lp, s), await proposed(lp, s)
+    for each in (proposal, same):  # of the second, a gate decides
+        decided = await lp.decide(each, accept=True, reason="good", actor=ADA)
+        assert await lp.decide(each, accept=True, reason="good", actor=ADA) == decided
+        for accept, by in ((True, "user:bob"), (False, ADA)):
+            with pytest.raises(errors.ProposalDecided, match="by user:ada"):
+                await lp.decide(each, accept=accept, reason="x", actor=by)
+    assert [each.status for each in await lp.proposals()] == ["accepted", "refused"]
+    await lp.withdraw(s.key, actor=ADA)
+    with pytest.raises(errors.ProposalDecided):
+        await lp.decide(proposal, accept=True, reason="good", actor=ADA)
+
+
 async def test_functions_decide_where_they_are_the_gates(lp: limpet.Limpet) -> None:
     s = await session(lp)
 

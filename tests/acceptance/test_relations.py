@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,44 @@ async def test_the_graph_has_every_kind_of_edge(lp: limpet.Limpet) -> None:
     assert "  successor support/ada/b\n    reference support/ada/c" in text
     assert "  shares with support/ada/c" in text
     assert (await lp.graph(a.key)).mermaid().startswith("graph LR\n    s0[")
+
+
+async def test_a_graph_shows_neighbours_whose_logs_are_not_here(tmp_path: Path) -> None:
+    """Archived, deleted, erased and moved: each is a node, and what is beyond others stays."""
+    async with (
+        limpet.open("memory://", archive=f"file://{tmp_path}", node="eu") as lp,
+        limpet.open("memory://", node="us") as us,
+    ):
+        a, archived, deleted, erased, moved, beyond = await made(
+            lp, "a", "archived", "deleted", "erased", "moved", "beyond"
+        )
+        for each in (archived, deleted, erased, moved, beyond):
+            await a.relate(each, "reference")
+        fork = await archived.fork(id="fork", actor=ADA)
+        await archived.complete(actor=ADA)
+        await archived.archive(actor=ADA)
+        await lp.delete(deleted.key)
+        await lp.erase(erased.key)
+        assert (await lp.move(moved.key, us)).success
+        graph = await lp.graph(a.key)
+        nodes = {node.key.id: (node.phase, node.moved_to) for node in graph.nodes}
+        assert nodes == {
+            "a": ("active", None),
+            "archived": ("archived", None),
+            "deleted": (None, None),
+            "erased": (None, None),
+            "moved": ("active", "us"),
+            "beyond": ("active", None),
+        }
+        assert {edge.target.id for edge in graph.edges} == nodes.keys() - {"a"}
+        assert "support/ada/archived (archived)" in str(graph)
+        parent = (await fork.history.lineage()).parent
+        assert parent is not None
+        assert parent.key == archived.key
+        nodes = {node.key.id: (node.phase, None) for node in (await lp.graph(fork.key)).nodes}
+        assert nodes == {"fork": ("active", None), "archived": ("archived", None)}
+        with pytest.raises(errors.SessionArchived):
+            await lp.graph(archived.key)
 
 
 async def test_a_graph_is_bounded_and_says_so(lp: limpet.Limpet) -> None:

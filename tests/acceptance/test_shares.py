@@ -14,6 +14,8 @@ import pytest
 
 import limpet
 from limpet import errors
+from limpet.model import Commit
+from limpet.model.facts.phases import transition
 from limpet.model.facts.shares import SHARES_MAX
 from limpet.session.limpet import journal_of
 from limpet.session.sharing import SharedReader
@@ -310,6 +312,44 @@ async def test_a_session_has_so_many_shares_at_most(lp: limpet.Limpet) -> None:
     assert (await a.refresh()).version == before
     await a.unshare(shares[0].id)
     await a.share(b, "draft")
+
+
+@pytest.mark.parametrize("end", ["complete", "terminate", "delete", "erase"])
+async def test_a_live_share_whose_source_ended_is_not_listed(lp: limpet.Limpet, end: str) -> None:
+    """Its target learns the end; a snapshot of a source that has only ended stays."""
+    a, b = await made(lp)
+    await a.share(b, "draft", sync="live")
+    copied = await a.share(b, "draft")
+    ends = {"delete": lp.delete, "erase": lp.erase}
+    await (ends[end](a.key) if end in ends else getattr(a, end)(actor=ADA))
+    assert list((await b.refresh()).shared) == [copied.id]
+    await b.complete(actor=ADA)
+    assert b.shared == {}, "of an ended session nothing can be read through a share"
+
+
+async def test_live_shares_whose_sources_ended_take_no_place(lp: limpet.Limpet) -> None:
+    """Also where their end was recorded with the source alone."""
+    a, b = await made(lp)
+    for number in range(SHARES_MAX):
+        source = await lp.create("support", "ada", f"s{number}", state={"x": 1}, actor=ADA)
+        share = await source.share(b, "x", sync="live")
+        if number % 2:
+            await source.complete(actor=ADA)
+            continue
+        # As a process leaves it that died between the two records.
+        await journal_of(lp).commit((completion(lp, source),))
+        with pytest.raises(errors.ShareNotFound):
+            await b.read_shared(share.id)
+    kept = [await a.share(b, "draft") for _ in range(SHARES_MAX)]
+    assert list((await b.refresh()).shared) == [each.id for each in kept]
+    with pytest.raises(errors.InvalidEvent):
+        await a.share(b, "draft")
+
+
+def completion(lp: limpet.Limpet, s: limpet.Session[Any]) -> Commit:
+    """The end of a session, and nothing beside it."""
+    draft = journal_of(lp).prepare(transition("active", "complete"), ADA)
+    return Commit(s.key, (draft,), uid=s.head.uid)
 
 
 async def test_unshare_during_reads_ends_them(lp: limpet.Limpet) -> None:

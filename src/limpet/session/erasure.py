@@ -6,10 +6,13 @@ before the log goes, and once more afterwards, for what was made meanwhile.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import structs
 
 from limpet.errors import SealUnavailable, SessionError
-from limpet.model import Head, Key
+from limpet.model import DefaultActor, Head, Key
+from limpet.model.facts.phases import is_stub
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
@@ -17,8 +20,11 @@ from limpet.session.performed import ask_server, server_of
 from limpet.session.provenance import ErasureCount
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
+from limpet.session.sharing import live_shares_given, notify_targets
 from limpet.store.pages import each_head
 from limpet.store.protocol import Erasure, Erasures, Forks, Query
+
+_OPERATOR: Final = DefaultActor("system:operator")
 
 
 async def delete_session(services: Services, key: Key) -> bool:
@@ -35,9 +41,11 @@ async def delete_session(services: Services, key: Key) -> bool:
     if head is not None:  # what it left here says where it is
         head.check_here()
     await notify_parent(journal, key)
+    given = await _live_shares(journal, key)
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)
     deleted = await end_session(services, key)
+    await notify_targets(journal, given, _OPERATOR)
     await _forget_checkpoints(journal, key)  # of checkpoints that were made meanwhile
     journal.hub.touch(key)
     return deleted
@@ -59,8 +67,10 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     children = () if forks == "keep" else await store.forks(key)
     gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
     count = ErasureCount("session", key, by)
+    given: dict[str, Key] = {}
     if gone:  # else it is refused
         for each in gone:
+            given |= await _live_shares(journal, each)
             if (head := await _last_head(journal, each)) is not None:
                 count.add(head)
                 count.files += await archiving.remove_file(services, head)
@@ -72,6 +82,7 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     if journal.provenance is not None:
         await journal.provenance.begin_certificate(count)
     erasure = await store.erase(key, forks=forks)
+    await notify_targets(journal, given, _OPERATOR)
     if erasure is not None and journal.provenance is not None:
         certificate = await journal.provenance.certify(count, erasure)
         erasure = structs.replace(erasure, certificate=certificate)
@@ -145,6 +156,17 @@ async def _last_head(journal: Journal, key: Key) -> Head | None:
         if dead.key == key:
             return dead
     return None
+
+
+async def _live_shares(journal: Journal, key: Key) -> dict[str, Key]:
+    """Return the live shares that a session has granted; none of one whose log cannot be read."""
+    head = await head_of(journal, key)
+    if head is None or is_stub(head.facts):
+        return {}
+    try:
+        return await live_shares_given(journal.store, head)
+    except (SealUnavailable, SessionError):
+        return {}
 
 
 async def _below(journal: Journal, key: Key) -> list[Key]:

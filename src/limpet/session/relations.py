@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import AccessDenied, InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    AccessDenied,
+    InvalidInput,
+    LimpetError,
+    SealUnavailable,
+    SessionError,
+    SessionMoved,
+)
 from limpet.model import Commit, Event, Head, Key, described, to_time
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.moves import departure
@@ -27,6 +34,7 @@ from limpet.model.facts.running.spawned import CHILD_SPAWNED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import head_now
+from limpet.session.runs.delegation import head_in
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -206,21 +214,18 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
     while waiting:
         key = waiting.popleft()
         try:
-            head = (await store.load(key, tail=0, scopes=False)).head
-        except (SessionNotFound, SessionDeleted, SessionErased):
-            if key == root:
-                raise
-            nodes[key] = SessionNode(key)
-            continue
+            node, own = await _node_with_edges(store, key)
         except AccessDenied:  # nor what leads there
             if key == root:
                 raise
             hidden.add(key)
             continue
-        at, away = head.facts.get("parent", {}).get("at"), departure(head.facts)
-        moved_to = None if away is None else away["to"]
-        nodes[key] = SessionNode(key, head.phase, dict(head.labels), at, moved_to)
-        for edge in await _edges_of(store, head):
+        except (SessionError, SealUnavailable) as error:
+            if key == root:
+                raise
+            node, own = await _node_without_log(store, key, error), []
+        nodes[key] = node
+        for edge in own:
             other = edge.target if edge.source == key else edge.source
             if other not in known:
                 if len(known) >= limit:
@@ -231,6 +236,26 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
             edges[edge] = None
     shown = [edge for edge in edges if not hidden & {edge.source, edge.target}]
     return SessionGraph(root, tuple(nodes.values()), tuple(shown), truncated)
+
+
+async def _node_with_edges(store: Store, key: Key) -> tuple[SessionNode, list[SessionEdge]]:
+    head = (await store.load(key, tail=0, scopes=False)).head
+    return _node(head), await _edges_of(store, head)
+
+
+async def _node_without_log(store: Store, key: Key, error: LimpetError) -> SessionNode:
+    """A session whose log cannot be read here, as far as it is known: one that was archived has its
+    phase and labels, and what it led to is in its file."""
+    if isinstance(error, SessionMoved):
+        return SessionNode(key, moved_to=error.to)
+    head = await head_in(store, key)
+    return SessionNode(key) if head is None else _node(head)
+
+
+def _node(head: Head) -> SessionNode:
+    at, away = head.facts.get("parent", {}).get("at"), departure(head.facts)
+    moved_to = None if away is None else away["to"]
+    return SessionNode(head.key, head.phase, dict(head.labels), at, moved_to)
 
 
 async def _edges_of(store: Store, head: Head) -> list[SessionEdge]:

@@ -28,6 +28,7 @@ from limpet.errors import (
     ShareNotFound,
 )
 from limpet.model import (
+    EMPTY,
     Commit,
     Event,
     Fold,
@@ -41,10 +42,12 @@ from limpet.model import (
     to_time,
 )
 from limpet.model.facts.moves import DEPARTED, departure
-from limpet.model.facts.phases import TERMINAL, TRANSITIONS
+from limpet.model.facts.phases import TERMINAL, TRANSITIONS, is_stub
 from limpet.model.facts.relations import key_in
 from limpet.model.facts.shares import (
+    SHARED,
     SHARED_FIELDS_MAX,
+    SHARES_MAX,
     UNSHARED,
     ShareAccess,
     ShareSync,
@@ -63,7 +66,7 @@ from limpet.session.history.point_in_time import head_now
 from limpet.session.journal import Journal
 from limpet.session.runs.delegation import head_of
 from limpet.session.writer import Writer
-from limpet.store.protocol import Loaded
+from limpet.store.protocol import Loaded, Store
 
 _GONE: Final[tuple[type[LimpetError], ...]] = (SessionNotFound, SessionDeleted, SessionErased)
 _ENDS: Final = (*TRANSITIONS, UNSHARED, DEPARTED)  # events of the target that may end a share
@@ -140,8 +143,8 @@ async def share(
     versions = _guards(loaded, values or ())
     drafts = (
         journal.prepare(shared(terms, there, other.uid, values, versions), actor),
-        # Those whose time has passed take no place among the shares that a session can have.
-        *[journal.prepare(unshared(past), actor) for past in _expired(other, now_us)],
+        # Those that have ended take no place among the shares that a session can have.
+        *[journal.prepare(unshared(past), actor) for past in await _over(source, other, now_us)],
         journal.prepare(share_received(terms, here, loaded.head.uid, values_hash), actor),
     )
     # A snapshot names a version of the source: of values that changed meanwhile none is taken.
@@ -156,9 +159,67 @@ async def share(
     return _shared(id, there, shares_in(answers[1].head.facts)[id])
 
 
-def _expired(target: Head, now_us: int) -> list[str]:
-    shares = shares_in(target.facts).items()
-    return [id for id, terms in shares if _is_past(terms, now_us)]
+async def _over(source: Writer, target: Head, now_us: int) -> list[str]:
+    """Return the shares of the target that have expired and, if it has no place left, those that
+    their sources have ended without its log."""
+    over = [id for id, terms in shares_in(target.facts).items() if _is_past(terms, now_us)]
+    if len(shares_in(target.facts)) - len(over) < SHARES_MAX:
+        return over
+    journal = source.services.system.journal  # sources may be sessions that who shares may not see
+    for id, terms in shares_in(target.facts).items():
+        if id not in over:
+            head = await head_of(journal, key_in(terms["source"]))
+            # A snapshot outlives the end of its source, as long as its log is here.
+            kept = terms["sync"] == "snapshot" and head is not None and not is_stub(head.facts)
+            if not (_is_source(terms, head) if kept else _is_live(terms, head)):
+                over.append(id)
+    return over
+
+
+def _is_source(terms: Mapping[str, Any], head: Head | None) -> bool:
+    return head is not None and head.uid == terms["source"]["uid"]
+
+
+def _is_live(terms: Mapping[str, Any], source: Head | None) -> bool:
+    """True if the source of a share is there, and has not ended or departed."""
+    if source is None or not _is_source(terms, source) or source.phase in TERMINAL:
+        return False
+    # The rows that a departed source left here are not its state now.
+    return departure(source.facts) is None
+
+
+async def live_shares_given(store: Store, head: Head, *, limit: int = PAGE_MAX) -> dict[str, Key]:
+    """Return the live shares that a session has granted and not taken back, and to whom."""
+    given: dict[str, Key] = {}
+    after = head.floor
+    while page := await store.read(
+        head.key, after=after, limit=limit, reverse=False, types=(SHARED, UNSHARED)
+    ):
+        for event in page:
+            if event.data is None:
+                continue
+            if event.type == UNSHARED:
+                given.pop(event.data["share"], None)
+            elif event.data["sync"] == "live":
+                given[event.data["share"]] = key_in(event.data["target"])
+        after = page[-1].seq
+    return given
+
+
+async def notify_targets(journal: Journal, given: Mapping[str, Key], actor: str) -> None:
+    """Record the end of live shares with those that received them, now that their source has ended.
+
+    It has ended them by that. Where this is not recorded, a share cannot be used, is listed until
+    the target has no place left for another, and takes none from it.
+    """
+    for target in dict.fromkeys(given.values()):
+        with suppress(LimpetError):
+            head = await head_of(journal, target)
+            known = () if head is None else shares_in(head.facts)
+            ends = [unshared(id) for id, of in given.items() if of == target and id in known]
+            if head is not None and ends:
+                drafts = tuple([journal.prepare(end, actor) for end in ends])
+                await journal.commit((Commit(target, drafts, uid=head.uid),))
 
 
 def _is_past(terms: Mapping[str, Any], now_us: int) -> bool:
@@ -229,7 +290,9 @@ def _check_id(id: object) -> str:
 
 
 def received_shares(head: Head, now_us: int) -> Mapping[str, Shared]:
-    """Return the shares that a session has received and that have not expired, by id."""
+    """Return the shares that a session has received and that have not ended, by id."""
+    if head.phase in TERMINAL or departure(head.facts) is not None:
+        return EMPTY
     shares = shares_in(head.facts).items()
     return FrozenDict(
         {id: _shared(id, head.key, terms) for id, terms in shares if not _is_past(terms, now_us)}
@@ -404,10 +467,7 @@ class SharedReader:
         await self._head(terms)
 
     def _check_source(self, terms: FrozenDict, head: Head | None) -> None:
-        # The rows that a departed source left here are not its state now.
-        if head is None or head.uid != terms["source"]["uid"] or head.phase in TERMINAL:
-            raise ShareNotFound(self._id)
-        if departure(head.facts) is not None:
+        if not _is_live(terms, head):
             raise ShareNotFound(self._id)
 
     def _ended(self, target: Head, terms: FrozenDict) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -70,6 +71,7 @@ from limpet.session.life.memory import promotions
 from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
 from limpet.session.runs.delegation import SpawnedEnd
+from limpet.session.sharing import live_shares_given, notify_targets
 from limpet.session.writer import Handle, Writer, writer_of
 
 _TAIL: Final = 20
@@ -372,6 +374,8 @@ class PhaseChange:
         if step.phase not in (INIT, ACTIVE, RESUMED):
             writer_of(self._session).working_memory = None
             await self._release_tools()
+        if step.phase in TERMINAL and step.before not in TERMINAL:
+            await self._end_live_shares()
         if step.phase == SUSPENDED:
             self._signal()
         if "initialize_memory" in step.side_effects:
@@ -391,6 +395,14 @@ class PhaseChange:
             except LimpetError as failure:  # the transition stands all the same
                 text = "hook failure not recorded: session=%s code=%s"
                 SESSION.warning(text, self._session.key, failure.code)
+
+    async def _end_live_shares(self) -> None:
+        """Who received a live share of it learns that it has ended."""
+        writer = writer_of(self._session)
+        journal = writer.services.system.journal  # targets may be sessions that it may not see
+        with suppress(LimpetError):  # they are over, recorded or not
+            given = await live_shares_given(journal.store, writer.known.head)
+            await notify_targets(journal, given, self._actor or LIFECYCLE_ACTOR)
 
     async def _release_tools(self) -> None:
         """Release the exclusive tools of a session that stops working."""

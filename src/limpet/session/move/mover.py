@@ -56,7 +56,7 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.facts.relations import key_in
 from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED, spawned_in
-from limpet.model.facts.shares import SHARED, UNSHARED, shares_in, unshared
+from limpet.model.facts.shares import shares_in, unshared
 from limpet.model.keys import ARRIVALS
 from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Put, commit_puts
@@ -101,6 +101,7 @@ from limpet.session.move.reclaim import reclaims, was_reclaimed
 from limpet.session.move.routes import MOVER, gone_or_moved, keep_route, route_key
 from limpet.session.move.transfer import missing
 from limpet.session.runs.delegation import head_of
+from limpet.session.sharing import live_shares_given
 from limpet.store.leases import Leases
 from limpet.store.pages import each_head
 from limpet.store.protocol import (
@@ -580,23 +581,7 @@ class Mover:
                 source = await head_of(self._journal, key_in(terms["source"]))
                 if source is not None and source.uid == terms["source"]["uid"]:
                     ended.setdefault(source.key, []).append(unshared(id))
-        given: dict[str, Key] = {}
-        after = member.head.floor
-        while page := await self._journal.store.read(
-            member.key,
-            after=after,
-            limit=PIECE_EVENTS // 2,
-            reverse=False,
-            types=(SHARED, UNSHARED),
-        ):
-            for event in page:
-                if event.data is None:
-                    continue
-                if event.type == UNSHARED:
-                    given.pop(event.data["share"], None)
-                elif event.data["sync"] == "live":
-                    given[event.data["share"]] = key_in(event.data["target"])
-            after = page[-1].seq
+        given = await live_shares_given(self._journal.store, member.head, limit=PIECE_EVENTS // 2)
         for id, target in given.items():
             head = await head_of(self._journal, target)
             if head is not None and id in shares_in(head.facts):

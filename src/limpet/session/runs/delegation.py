@@ -43,7 +43,7 @@ from limpet.model.facts.running.endings import is_untold
 from limpet.model.facts.running.spawned import CHILD_DONE, CHILD_SPAWNED, child_done, is_spawned
 from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal, retrying
-from limpet.store.protocol import Committed, Query
+from limpet.store.protocol import Committed, Query, Store
 
 BEGUN: Final = (CHILD_CREATED, CHILD_SPAWNED)
 CHILD_TYPES: Final = (*BEGUN, CHILD_ENDED, CHILD_RELEASED, CHILD_DONE)
@@ -183,8 +183,13 @@ async def notify_parent(journal: Journal, key: Key) -> None:
 async def head_of(journal: Journal, key: Key) -> Head | None:
     """Return the head of a living session, or None. Nothing is opened for it: a sealed session can
     be deleted and erased while the keys of its bodies are out of reach, or gone."""
+    return await head_in(journal.store, key)
+
+
+async def head_in(store: Store, key: Key) -> Head | None:
+    """Return the head of a living session of this store, or None."""
     query = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
-    heads = (await journal.store.heads(query, cursor=None, limit=1)).items
+    heads = (await store.heads(query, cursor=None, limit=1)).items
     return heads[0] if heads and heads[0].key == key else None
 
 

@@ -145,6 +145,7 @@ class _StoredProposal(msgspec.Struct, frozen=True):
     reason: str | None = None
     decided_by: str | None = None
     expires_us: int | None = None  # of its item
+    accept: bool | None = None  # what who decided it wanted; a gate may have refused it
 
     @property
     def key(self) -> Key:
@@ -153,6 +154,15 @@ class _StoredProposal(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         return f"{name_part(self.key.id)}/{self.id}"
+
+    def check_decision(self, *, accept: bool, by: str) -> None:
+        """Raise ProposalDecided unless it is open, or this is who decided so: a repeated call."""
+        wanted = self.accept  # decisions from before it was recorded have their status alone
+        if wanted is None and self.status in ("accepted", "refused"):
+            wanted = self.status == "accepted"
+        if self.status == "open" or (wanted is accept and self.decided_by == by):
+            return
+        raise ProposalDecided(self.id, self.status, self.decided_by)
 
 
 class _StoredItem(msgspec.Struct, frozen=True):
@@ -355,7 +365,9 @@ async def propose(
     judged = await _judge(system, stored, verified=False)
     if judged.waits_for is not None:
         return _proposal(stored)
-    return await _settle(system.journal, stored, judged, "all gates hold", _GATES)
+    accept = judged.refused is None
+    decided = await _settle(system.journal, stored, judged, "all gates hold", _GATES, accept=accept)
+    return _proposal(decided)
 
 
 async def decide(
@@ -372,18 +384,18 @@ async def decide(
         decided: Proposal = await ask_server(server, "decide", *sent)
         return decided
     stored = await _find(services, proposal)
-    wanted: ProposalStatus = "accepted" if accept else "refused"
-    if stored.status != "open":
-        if stored.status == wanted:
-            return _proposal(stored)
-        raise ProposalDecided(stored.id, stored.status)
     by = services.journal.actor_of(actor or DefaultActor("system:operator"))
+    stored.check_decision(accept=accept, by=str(by))
+    if stored.status != "open":
+        return _proposal(stored)
     judged = _Judgement(refused=reason)
     if accept:
         judged = await _judge(services.system, stored, verified=True)
         if judged.waits_for is not None:
             raise InvalidInput(f"proposal {stored.id} waits for {judged.waits_for}. Decide there.")
-    return await _settle(services.journal, stored, judged, reason, by)
+    settled = await _settle(services.journal, stored, judged, reason, by, accept=accept)
+    settled.check_decision(accept=accept, by=str(by))  # somebody else may have been faster
+    return _proposal(settled)
 
 
 async def _find(services: Services, given: Proposal | str) -> _StoredProposal:
@@ -404,9 +416,16 @@ async def _find(services: Services, given: Proposal | str) -> _StoredProposal:
 
 
 async def _settle(
-    journal: Journal, stored: _StoredProposal, judged: _Judgement, reason: str, by: str
-) -> Proposal:
-    """Record a decision, and put the item, if it is accepted: all in one commit."""
+    journal: Journal,
+    stored: _StoredProposal,
+    judged: _Judgement,
+    reason: str,
+    by: str,
+    *,
+    accept: bool,
+) -> _StoredProposal:
+    """Record a decision, and put the item, if it is accepted: all in one commit. Return the
+    proposal as it was decided, by this call or by one that was faster."""
     documents, items = _proposals(journal, stored.key), _items(journal)
 
     async def attempt() -> _StoredProposal:
@@ -426,6 +445,7 @@ async def _settle(
             reason=refused or reason,
             decided_by=str(by),
             expires_us=item.expires_us if refused is None else None,
+            accept=accept,
         )
         value = msgspec.to_builtins(decided)
         puts = [Put(documents, stored.name, value, expect=document.version, actor=by)]
@@ -437,7 +457,7 @@ async def _settle(
         await commit_puts(journal, await _record(journal, decided, by), puts)
         return decided
 
-    return _proposal(await retrying(attempt, *_AGAIN))
+    return await retrying(attempt, *_AGAIN)
 
 
 async def _record(journal: Journal, decided: _StoredProposal, by: str) -> tuple[Commit, ...]:
@@ -790,7 +810,7 @@ async def _close(
         newest = None if document is None else documents.decoded(document, _StoredProposal)
         if document is None or newest is None or newest.status not in ("open", "accepted"):
             return
-        over = replace(newest, status=status, reason=reason, decided_by=str(by))
+        over = replace(newest, status=status, reason=reason, decided_by=str(by), accept=None)
         put = Put(
             documents,
             stored.name,
