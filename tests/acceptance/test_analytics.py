@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from limpet.analytics.rollup import (
 )
 from limpet.analytics.tables import Cells, Table, Tallies, group_columns, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
+from limpet.session.history import checkpoints
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
 from tests.support.roll_ups import cells_of
@@ -700,7 +702,7 @@ def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
 
 def _put_back(file: AnalyticsFile, cells: dict[Any, CellTally]) -> None:
     """Make a file of the first format of it."""
-    file._conn.execute("DROP TABLE cells; DROP TABLE weights; DROP TABLE names")
+    file._conn.execute("DROP TABLE cells; DROP TABLE weights; DROP TABLE names; DROP TABLE records")
     file._conn.execute("""CREATE TABLE cells (
         app TEXT NOT NULL, dimension TEXT NOT NULL, grain INTEGER NOT NULL, start INTEGER NOT NULL,
         value TEXT NOT NULL, weight INTEGER NOT NULL, tally BLOB NOT NULL,
@@ -1554,6 +1556,228 @@ async def test_what_has_ended_is_emitted_as_a_metric(
     found = [metric for metric in emitted if metric.name == "session.analytics"]
     assert [metric.values["session"] for metric in found] == [s.key]
     assert found[0].values["record"]["interaction"]["turns"] == 1
+
+
+def records(lp: limpet.Limpet) -> list[dict[str, Any]]:
+    """The records that are emitted from now on."""
+    emitted: list[dict[str, Any]] = []
+
+    def hook(metric: limpet.Metric) -> None:
+        if metric.name == "session.analytics":
+            emitted.append(metric.values["record"])
+
+    lp.maintenance.on_metric(hook)
+    return emitted
+
+
+async def checkpointed(lp: limpet.Limpet) -> limpet.Session:
+    """A session with checkpoints of states that grow, the last and largest made by its end."""
+    s = await spoken(lp, ["search"], "fine")
+    for number in range(3):
+        await s.append("agent.noted", set={"notes": "x" * 100 * number}, actor="agent:a")
+        await s.checkpoint()
+    await s.append("agent.noted", set={"notes": "x" * 3_000}, actor="agent:a")
+    await s.complete()
+    return s
+
+
+async def same(an: limpet.Analytics, record: dict[str, Any]) -> bool:
+    """True if a record says what is said of the session now; only the time it was asked differs."""
+    key = record["key"]
+    now = (await an.session(key["app"], key["user"], key["id"])).plain
+    return {**record, "computed_at": None} == {**now, "computed_at": None}
+
+
+@pytest.mark.parametrize("folded", ["before", "after"])
+@pytest.mark.parametrize("page", [4_000, 2])
+async def test_the_emitted_record_has_all_checkpoints(
+    lp: limpet.Limpet, an: limpet.Analytics, folded: str, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that the end makes too, whether folding began before the end or comes after it."""
+    monkeypatch.setattr(folding, "PAGE", page)
+    emitted = records(lp)
+    await rated(lp, 12)
+    if folded == "before":
+        await an.run(once=True)
+        await an.train(minimum=12)
+    del emitted[:]
+    s = await checkpointed(lp)
+    await an.run(once=True)
+    (record,) = [each for each in emitted if each["uid"] == s.head.uid]
+    assert record["resource"]["checkpoints"] == 4
+    assert record["resource"]["peak_state_size"] > 3_000
+    assert await same(an, record)
+
+
+async def test_a_record_is_emitted_once_however_often_folding_stops(
+    any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between the end and its checkpoints, another process emits the whole record; nobody
+    emits it again, also not with a feed that comes again."""
+    file = f"sqlite:///{tmp_path}/folded.db"
+    monkeypatch.setattr(folding, "PAGE", 7)
+    async with limpet.open(any_url) as lp:
+        emitted, sessions = records(lp), [await checkpointed(lp) for _ in range(3)]
+        while len(emitted) < 3:  # one step of each process, then it ends
+            async with limpet.Analytics(lp, file, retrain=None) as an:
+                await an._fold_page()
+        async with limpet.Analytics(lp, file, retrain=None) as an:
+            await an.run(once=True)
+            for name in folding.FEEDS:
+                an.file.set_meta(name, None)
+            await an.run(once=True)
+            assert {each["uid"] for each in emitted} == {s.head.uid for s in sessions}
+            assert len(emitted) == 3
+            assert all([await same(an, record) for record in emitted])
+
+
+async def test_a_record_is_as_the_newest_model_sees_it(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Also of a session that was folded before there was a model, and whose prediction in the file
+    is not written yet."""
+    file, emitted = f"sqlite:///{tmp_path}/a.db", records(lp)
+    await rated(lp, 12)
+    async with limpet.Analytics(lp, file, retrain=None) as an:
+        await an._fold_page()
+        await limpet.Analytics(lp, "memory://", minimum=12, intervene_below=None).run(once=True)
+    del emitted[:]
+    async with limpet.Analytics(lp, file, retrain=None, intervene_below=None) as an:
+        await an.catch_up(0)
+        assert len(emitted) == 12
+        assert all([record["satisfaction"] is not None for record in emitted])
+        assert all([await same(an, record) for record in emitted])
+
+
+async def test_what_another_process_folds_meanwhile_is_emitted_with_its_checkpoints(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has looked for checkpoints before a session ended does not emit its record."""
+    file, emitted = f"sqlite:///{tmp_path}/a.db", records(lp)
+    async with (
+        limpet.Analytics(lp, file, retrain=None) as an,
+        limpet.Analytics(lp, file, retrain=None) as other,
+    ):
+        await an.run(once=True)
+        feed = an._parts()[1]._feed
+        changes = feed.changes
+
+        async def meanwhile(after: Any, *, app: Any, **more: Any) -> Any:
+            seen = await changes(after, app=app, **more)
+            if app is not None and not emitted:
+                monkeypatch.undo()
+                await checkpointed(lp)
+                await other._fold_page()
+            return seen
+
+        monkeypatch.setattr(feed, "changes", meanwhile)
+        await an._fold_page()
+        assert not emitted
+        await an.run(once=True)
+        assert [await same(an, record) for record in emitted] == [True]
+
+
+async def test_records_of_many_and_of_nobody_who_was_erased(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one look finds; one who is forgotten before is not emitted, nor remembered."""
+    emitted = records(lp)
+    for number in range(7):
+        await (await spoken(lp, "fine", user=f"u{number}")).complete()
+    await an._fold_page()
+    await an.forget("support", "u3")
+    assert len(an.file.unemitted(99)) == 6
+    monkeypatch.setattr(folding, "_READ", 2)
+    await an.run(once=True)
+    users = sorted([record["key"]["user"] for record in emitted])
+    assert users == ["u0", "u1", "u2", "u4", "u5", "u6"]
+    assert an.file.unemitted(99) == []
+
+
+async def test_a_hook_that_ends_the_process_sees_its_record_once(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """A record is taken from the file before it is emitted, one by one: what comes after goes on
+    with the next."""
+    seen: list[limpet.Key] = []
+
+    def fatal(metric: limpet.Metric) -> None:
+        if metric.name == "session.analytics":
+            seen.append(metric.values["session"])
+            raise KeyboardInterrupt
+
+    lp.maintenance.on_metric(fatal)
+    sessions = [await checkpointed(lp) for _ in range(2)]
+    for _ in sessions:
+        async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/a.db", retrain=None) as an:
+            with pytest.raises(KeyboardInterrupt):
+                await an.run(once=True)
+    async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/a.db", retrain=None) as an:
+        await an.run(once=True)
+    assert sorted(seen) == sorted([s.key for s in sessions])
+
+
+async def test_who_follows_a_store_waits_for_the_checkpoint_after_the_end(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy makes it once the end is durable; meanwhile the end may be folded already."""
+    go, folded = asyncio.Event(), asyncio.Event()
+    step, record = folding.FeedFold.step, checkpoints.StoreCheckpoints.checkpoint
+
+    async def held(of: Any, key: limpet.Key, asked: Any, **more: Any) -> Any:
+        if asked.trigger == "session.completed":
+            await go.wait()
+        return await record(of, key, asked, **more)
+
+    async def seen(of: folding.FeedFold) -> Any:
+        changed = await step(of)
+        if of.complete:
+            folded.set()
+        return changed
+
+    await lp.policies.checkpointing(
+        "support", limpet.CheckpointPolicy(events=("session.completed",))
+    )
+    monkeypatch.setattr(checkpoints.StoreCheckpoints, "checkpoint", held)
+    monkeypatch.setattr(folding.FeedFold, "step", seen)
+    monkeypatch.setattr(analytics, "_SETTLE_SECONDS", inf)
+    emitted = records(lp)
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(an.run())
+        s = await spoken(lp, "fine")
+        ending = asyncio.create_task(s.complete())
+        await folded.wait()
+        assert not emitted
+        go.set()
+        await ending
+        monkeypatch.setattr(analytics, "_SETTLE_SECONDS", 0)
+        while not emitted:  # noqa: ASYNC110  # by another task
+            await asyncio.sleep(0.01)
+        an.stop()
+        await running
+    assert await same(an, emitted[0])
+    checkpointed = (await s.history.checkpoints()).items
+    assert [each.trigger for each in checkpointed] == ["session.completed", "complete"]
+
+
+async def test_checkpoints_do_not_wait_until_nothing_happens(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others are written all the time, a session that ends has its checkpoints and record."""
+    emitted = records(lp)
+    s, busy = await checkpointed(lp), await lp.create("support", "bob", actor="user:bob")
+    step, steps = folding.FeedFold.step, 0
+
+    async def beside(of: folding.FeedFold) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            an.stop()
+        await busy.append("user.message", {"text": "hi"})
+        return await step(of)
+
+    monkeypatch.setattr(folding.FeedFold, "step", beside)
+    await an.run(once=True)
+    assert [record["uid"] for record in emitted] == [s.head.uid]
+    assert await same(an, emitted[0])
 
 
 async def test_prometheus_and_opentelemetry_read_the_same_totals(
