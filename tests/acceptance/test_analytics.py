@@ -1215,6 +1215,186 @@ async def test_an_open_circuit_without_a_fallback_refuses_at_once(lp: limpet.Lim
     assert len(await s.read(types=["effect.intended"])) == 1
 
 
+async def handled(lp: limpet.Limpet, s: limpet.Session, harness: Any) -> limpet.Woken:
+    """One turn of a harness that is no agent."""
+    await s.append("user.message", {"text": "go"}, actor="user:ada")
+    woken = await lp.wake(s.key, harness)
+    await s.refresh()
+    return woken
+
+
+def bound_tools() -> limpet.ToolRegistry:
+    return limpet.ToolRegistry([limpet.Tool("search", cost=0.25), limpet.Tool("pay")])
+
+
+async def test_a_tool_that_is_used_by_an_effect_is_measured(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """As a call of a model is, in the session and among the tools; what is not bound is none."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", lambda: "found")
+        await turn.effect("search", lambda: "again")
+        with pytest.raises(limpet.errors.EffectFailed):
+            await turn.effect("pay", search, q="x")
+        await turn.say("done")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    free = await lp.create("a", "ada", actor="user:ada")
+    await handled(lp, free, harness)
+    live = await an.session(s.key)
+    await an.run(once=True)
+    seen = await an.session(s.key)
+    assert live.tools == seen.tools
+    found, paid = seen.tools["search"], seen.tools["pay"]
+    assert (found.count, found.errors, found.total_cost) == (2, 0, 0.5)
+    assert (paid.count, paid.errors, paid.total_cost) == (1, 1, 0)
+    assert (seen.interaction.tool_invocations, seen.quality.error_rate) == (3, 1 / 3)
+    assert seen.resource.cost_usd == s.runs.usage.cost == 0.5
+    rows = {row["tool"]: row for row in (await an.by("tool", app="a")).rows}
+    assert {tool: (row["count"], row["errors"]) for tool, row in rows.items()} == {
+        "search": (2, 0),
+        "pay": (1, 1),
+    }
+    assert (await an.session(free.key)).tools == {}
+    assert (await an.by("window", app="a")).column("turns") == (2,)
+
+
+async def test_a_bound_tool_of_a_model_is_counted_once(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Its call, its effect and what it costs are one use."""
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, limpet.Agent(replies(["search"], "done"), (search,)))
+    seen = await an.session(s.key)
+    assert seen.interaction.tool_invocations == seen.tools["search"].count == 1
+    assert (seen.tools["search"].errors, seen.tools["search"].total_cost) == (1, 0.25)
+    (intent,) = await s.read(types=["effect.intended"])
+    assert "tool" not in intent.data
+
+
+async def test_tries_without_an_outcome_are_one_use(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Until it is known; an effect that failed and is made again is another one."""
+    left: list[Any] = [limpet.EffectUnknown("search", 1, "lost"), "found"]
+
+    def flaky() -> str:
+        match left.pop(0):
+            case Exception() as error:
+                raise error
+            case found:
+                return str(found)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", flaky, on_unknown="retry")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    while left:
+        await lp.wake(s.key, harness)
+    assert len(await s.read(types=["effect.intended"])) == 2
+    tool = (await an.session(s.key)).tools["search"]
+    assert (tool.count, tool.errors) == (1, 0)
+    left += [ValueError("down"), "found"]
+    await handled(lp, s, harness)
+    while left:
+        await lp.wake(s.key, harness)
+    tool = (await an.session(s.key)).tools["search"]
+    assert (tool.count, tool.errors) == (3, 1)
+
+
+async def test_an_effect_in_a_part_of_a_harness_is_a_use_of_its_tool(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """A node of a graph has a name of its own, and the tool keeps its own."""
+
+    class Asked(limpet.graph.State):
+        answer: str = ""
+
+    async def look(state: Asked) -> dict[str, Any]:
+        return {"answer": await limpet.graph.effect("search", lambda: "found")}
+
+    builder = limpet.graph.GraphBuilder(Asked)
+    builder.add_node("look", look)
+    builder.set_entry("look")
+    builder.add_edge("look", limpet.graph.END)
+    harness = limpet.graph.as_harness(
+        builder.compile(), initial=lambda turn: Asked(), say=lambda state: state.answer
+    )
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    assert {name: tool.count for name, tool in (await an.session(s.key)).tools.items()} == {
+        "search": 1
+    }
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("permission", ["always_allow", "always_ask"])
+async def test_an_open_circuit_refuses_an_effect(
+    lp: limpet.Limpet, bound: bool, permission: Any
+) -> None:
+    """Before it is tried, and before anybody is asked; closed, or closed by time, it acts."""
+    s = await lp.create("a", "ada", actor="user:ada")
+    if bound:
+        await s.tools.bind(bound_tools())
+    done: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.effect("search", lambda: done.append("acted"))
+        except limpet.ToolDenied as error:
+            done.append(str(error.note))
+
+    async def used(switch: limpet.ToolSwitch | None) -> list[str]:
+        await lp.policies.switch_tool("a", "search", switch)
+        await s.append("user.message", {"text": "go"}, actor="user:ada")
+        await lp.wake(s.key, harness, permissions={"*": permission})
+        await s.refresh()
+        said, done[:] = list(done), []
+        return said
+
+    (refused,) = await used(limpet.ToolSwitch(open=True, fallback="pay"))
+    assert "circuit is open" in refused
+    assert await s.read(types=["effect.*", "agent.tool_use"]) == ()
+    closed = limpet.ToolSwitch(open=True, until_us=journal_of(lp).now_us())
+    if permission == "always_ask":
+        assert await used(closed) == []
+        assert [request.name for request in s.blocked_on] == ["search"]
+        return
+    assert await used(closed) == ["acted"]
+    assert await used(None) == ["acted"]
+
+
+async def test_an_open_circuit_decides_nothing_about_an_effect_that_is_unknown(
+    lp: limpet.Limpet,
+) -> None:
+    """No other try acts while it is open, and nothing says that it failed."""
+    tried: list[str] = []
+
+    async def lost() -> None:
+        tried.append(limpet.idempotency_key())
+        await lp.policies.switch_tool("a", "search", limpet.ToolSwitch(open=True))
+        raise limpet.EffectUnknown("search", 1, "lost")
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", lost, on_unknown="retry")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await handled(lp, s, harness)
+    await lp.wake(s.key, harness)
+    assert len(tried) == 1
+    outcomes = [event.type for event in await s.read(types=["effect.*"])]
+    assert outcomes[:2] == ["effect.intended", "effect.unknown"]
+    assert "effect.failed" not in outcomes
+
+
 async def test_a_fallback_asks_for_its_own_permission(lp: limpet.Limpet) -> None:
     """An open circuit is no way around what the fallback asks for."""
     asks = limpet.tool(permission="always_ask", name="archive_search")(lambda q: q)  # type: ignore[misc]  # untyped
