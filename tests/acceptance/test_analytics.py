@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from limpet.analytics.rollup import (
 )
 from limpet.analytics.tables import Cells, Table, Tallies, group_columns, window_columns
 from limpet.errors import InvalidInput, SessionNotFound, TooLittleFeedback
+from limpet.session.history import checkpoints
 from limpet.session.limpet import journal_of
 from tests.support.command import invoke, run, run_terminal
 from tests.support.roll_ups import cells_of
@@ -700,7 +702,7 @@ def test_a_file_of_the_first_formats_goes_on(tmp_path: Path) -> None:
 
 def _put_back(file: AnalyticsFile, cells: dict[Any, CellTally]) -> None:
     """Make a file of the first format of it."""
-    file._conn.execute("DROP TABLE cells; DROP TABLE weights; DROP TABLE names")
+    file._conn.execute("DROP TABLE cells; DROP TABLE weights; DROP TABLE names; DROP TABLE records")
     file._conn.execute("""CREATE TABLE cells (
         app TEXT NOT NULL, dimension TEXT NOT NULL, grain INTEGER NOT NULL, start INTEGER NOT NULL,
         value TEXT NOT NULL, weight INTEGER NOT NULL, tally BLOB NOT NULL,
@@ -1213,6 +1215,186 @@ async def test_an_open_circuit_without_a_fallback_refuses_at_once(lp: limpet.Lim
     assert len(await s.read(types=["effect.intended"])) == 1
 
 
+async def handled(lp: limpet.Limpet, s: limpet.Session, harness: Any) -> limpet.Woken:
+    """One turn of a harness that is no agent."""
+    await s.append("user.message", {"text": "go"}, actor="user:ada")
+    woken = await lp.wake(s.key, harness)
+    await s.refresh()
+    return woken
+
+
+def bound_tools() -> limpet.ToolRegistry:
+    return limpet.ToolRegistry([limpet.Tool("search", cost=0.25), limpet.Tool("pay")])
+
+
+async def test_a_tool_that_is_used_by_an_effect_is_measured(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """As a call of a model is, in the session and among the tools; what is not bound is none."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", lambda: "found")
+        await turn.effect("search", lambda: "again")
+        with pytest.raises(limpet.errors.EffectFailed):
+            await turn.effect("pay", search, q="x")
+        await turn.say("done")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    free = await lp.create("a", "ada", actor="user:ada")
+    await handled(lp, free, harness)
+    live = await an.session(s.key)
+    await an.run(once=True)
+    seen = await an.session(s.key)
+    assert live.tools == seen.tools
+    found, paid = seen.tools["search"], seen.tools["pay"]
+    assert (found.count, found.errors, found.total_cost) == (2, 0, 0.5)
+    assert (paid.count, paid.errors, paid.total_cost) == (1, 1, 0)
+    assert (seen.interaction.tool_invocations, seen.quality.error_rate) == (3, 1 / 3)
+    assert seen.resource.cost_usd == s.runs.usage.cost == 0.5
+    rows = {row["tool"]: row for row in (await an.by("tool", app="a")).rows}
+    assert {tool: (row["count"], row["errors"]) for tool, row in rows.items()} == {
+        "search": (2, 0),
+        "pay": (1, 1),
+    }
+    assert (await an.session(free.key)).tools == {}
+    assert (await an.by("window", app="a")).column("turns") == (2,)
+
+
+async def test_a_bound_tool_of_a_model_is_counted_once(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Its call, its effect and what it costs are one use."""
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, limpet.Agent(replies(["search"], "done"), (search,)))
+    seen = await an.session(s.key)
+    assert seen.interaction.tool_invocations == seen.tools["search"].count == 1
+    assert (seen.tools["search"].errors, seen.tools["search"].total_cost) == (1, 0.25)
+    (intent,) = await s.read(types=["effect.intended"])
+    assert "tool" not in intent.data
+
+
+async def test_tries_without_an_outcome_are_one_use(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """Until it is known; an effect that failed and is made again is another one."""
+    left: list[Any] = [limpet.EffectUnknown("search", 1, "lost"), "found"]
+
+    def flaky() -> str:
+        match left.pop(0):
+            case Exception() as error:
+                raise error
+            case found:
+                return str(found)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", flaky, on_unknown="retry")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    while left:
+        await lp.wake(s.key, harness)
+    assert len(await s.read(types=["effect.intended"])) == 2
+    tool = (await an.session(s.key)).tools["search"]
+    assert (tool.count, tool.errors) == (1, 0)
+    left += [ValueError("down"), "found"]
+    await handled(lp, s, harness)
+    while left:
+        await lp.wake(s.key, harness)
+    tool = (await an.session(s.key)).tools["search"]
+    assert (tool.count, tool.errors) == (3, 1)
+
+
+async def test_an_effect_in_a_part_of_a_harness_is_a_use_of_its_tool(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """A node of a graph has a name of its own, and the tool keeps its own."""
+
+    class Asked(limpet.graph.State):
+        answer: str = ""
+
+    async def look(state: Asked) -> dict[str, Any]:
+        return {"answer": await limpet.graph.effect("search", lambda: "found")}
+
+    builder = limpet.graph.GraphBuilder(Asked)
+    builder.add_node("look", look)
+    builder.set_entry("look")
+    builder.add_edge("look", limpet.graph.END)
+    harness = limpet.graph.as_harness(
+        builder.compile(), initial=lambda turn: Asked(), say=lambda state: state.answer
+    )
+    s = await lp.create("a", "ada", actor="user:ada")
+    await s.tools.bind(bound_tools())
+    await handled(lp, s, harness)
+    assert {name: tool.count for name, tool in (await an.session(s.key)).tools.items()} == {
+        "search": 1
+    }
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("permission", ["always_allow", "always_ask"])
+async def test_an_open_circuit_refuses_an_effect(
+    lp: limpet.Limpet, bound: bool, permission: Any
+) -> None:
+    """Before it is tried, and before anybody is asked; closed, or closed by time, it acts."""
+    s = await lp.create("a", "ada", actor="user:ada")
+    if bound:
+        await s.tools.bind(bound_tools())
+    done: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.effect("search", lambda: done.append("acted"))
+        except limpet.ToolDenied as error:
+            done.append(str(error.note))
+
+    async def used(switch: limpet.ToolSwitch | None) -> list[str]:
+        await lp.policies.switch_tool("a", "search", switch)
+        await s.append("user.message", {"text": "go"}, actor="user:ada")
+        await lp.wake(s.key, harness, permissions={"*": permission})
+        await s.refresh()
+        said, done[:] = list(done), []
+        return said
+
+    (refused,) = await used(limpet.ToolSwitch(open=True, fallback="pay"))
+    assert "circuit is open" in refused
+    assert await s.read(types=["effect.*", "agent.tool_use"]) == ()
+    closed = limpet.ToolSwitch(open=True, until_us=journal_of(lp).now_us())
+    if permission == "always_ask":
+        assert await used(closed) == []
+        assert [request.name for request in s.blocked_on] == ["search"]
+        return
+    assert await used(closed) == ["acted"]
+    assert await used(None) == ["acted"]
+
+
+async def test_an_open_circuit_decides_nothing_about_an_effect_that_is_unknown(
+    lp: limpet.Limpet,
+) -> None:
+    """No other try acts while it is open, and nothing says that it failed."""
+    tried: list[str] = []
+
+    async def lost() -> None:
+        tried.append(limpet.idempotency_key())
+        await lp.policies.switch_tool("a", "search", limpet.ToolSwitch(open=True))
+        raise limpet.EffectUnknown("search", 1, "lost")
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("search", lost, on_unknown="retry")
+
+    s = await lp.create("a", "ada", actor="user:ada")
+    await handled(lp, s, harness)
+    await lp.wake(s.key, harness)
+    assert len(tried) == 1
+    outcomes = [event.type for event in await s.read(types=["effect.*"])]
+    assert outcomes[:2] == ["effect.intended", "effect.unknown"]
+    assert "effect.failed" not in outcomes
+
+
 async def test_a_fallback_asks_for_its_own_permission(lp: limpet.Limpet) -> None:
     """An open circuit is no way around what the fallback asks for."""
     asks = limpet.tool(permission="always_ask", name="archive_search")(lambda q: q)  # type: ignore[misc]  # untyped
@@ -1554,6 +1736,228 @@ async def test_what_has_ended_is_emitted_as_a_metric(
     found = [metric for metric in emitted if metric.name == "session.analytics"]
     assert [metric.values["session"] for metric in found] == [s.key]
     assert found[0].values["record"]["interaction"]["turns"] == 1
+
+
+def records(lp: limpet.Limpet) -> list[dict[str, Any]]:
+    """The records that are emitted from now on."""
+    emitted: list[dict[str, Any]] = []
+
+    def hook(metric: limpet.Metric) -> None:
+        if metric.name == "session.analytics":
+            emitted.append(metric.values["record"])
+
+    lp.maintenance.on_metric(hook)
+    return emitted
+
+
+async def checkpointed(lp: limpet.Limpet) -> limpet.Session:
+    """A session with checkpoints of states that grow, the last and largest made by its end."""
+    s = await spoken(lp, ["search"], "fine")
+    for number in range(3):
+        await s.append("agent.noted", set={"notes": "x" * 100 * number}, actor="agent:a")
+        await s.checkpoint()
+    await s.append("agent.noted", set={"notes": "x" * 3_000}, actor="agent:a")
+    await s.complete()
+    return s
+
+
+async def same(an: limpet.Analytics, record: dict[str, Any]) -> bool:
+    """True if a record says what is said of the session now; only the time it was asked differs."""
+    key = record["key"]
+    now = (await an.session(key["app"], key["user"], key["id"])).plain
+    return {**record, "computed_at": None} == {**now, "computed_at": None}
+
+
+@pytest.mark.parametrize("folded", ["before", "after"])
+@pytest.mark.parametrize("page", [4_000, 2])
+async def test_the_emitted_record_has_all_checkpoints(
+    lp: limpet.Limpet, an: limpet.Analytics, folded: str, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that the end makes too, whether folding began before the end or comes after it."""
+    monkeypatch.setattr(folding, "PAGE", page)
+    emitted = records(lp)
+    await rated(lp, 12)
+    if folded == "before":
+        await an.run(once=True)
+        await an.train(minimum=12)
+    del emitted[:]
+    s = await checkpointed(lp)
+    await an.run(once=True)
+    (record,) = [each for each in emitted if each["uid"] == s.head.uid]
+    assert record["resource"]["checkpoints"] == 4
+    assert record["resource"]["peak_state_size"] > 3_000
+    assert await same(an, record)
+
+
+async def test_a_record_is_emitted_once_however_often_folding_stops(
+    any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between the end and its checkpoints, another process emits the whole record; nobody
+    emits it again, also not with a feed that comes again."""
+    file = f"sqlite:///{tmp_path}/folded.db"
+    monkeypatch.setattr(folding, "PAGE", 7)
+    async with limpet.open(any_url) as lp:
+        emitted, sessions = records(lp), [await checkpointed(lp) for _ in range(3)]
+        while len(emitted) < 3:  # one step of each process, then it ends
+            async with limpet.Analytics(lp, file, retrain=None) as an:
+                await an._fold_page()
+        async with limpet.Analytics(lp, file, retrain=None) as an:
+            await an.run(once=True)
+            for name in folding.FEEDS:
+                an.file.set_meta(name, None)
+            await an.run(once=True)
+            assert {each["uid"] for each in emitted} == {s.head.uid for s in sessions}
+            assert len(emitted) == 3
+            assert all([await same(an, record) for record in emitted])
+
+
+async def test_a_record_is_as_the_newest_model_sees_it(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Also of a session that was folded before there was a model, and whose prediction in the file
+    is not written yet."""
+    file, emitted = f"sqlite:///{tmp_path}/a.db", records(lp)
+    await rated(lp, 12)
+    async with limpet.Analytics(lp, file, retrain=None) as an:
+        await an._fold_page()
+        await limpet.Analytics(lp, "memory://", minimum=12, intervene_below=None).run(once=True)
+    del emitted[:]
+    async with limpet.Analytics(lp, file, retrain=None, intervene_below=None) as an:
+        await an.catch_up(0)
+        assert len(emitted) == 12
+        assert all([record["satisfaction"] is not None for record in emitted])
+        assert all([await same(an, record) for record in emitted])
+
+
+async def test_what_another_process_folds_meanwhile_is_emitted_with_its_checkpoints(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has looked for checkpoints before a session ended does not emit its record."""
+    file, emitted = f"sqlite:///{tmp_path}/a.db", records(lp)
+    async with (
+        limpet.Analytics(lp, file, retrain=None) as an,
+        limpet.Analytics(lp, file, retrain=None) as other,
+    ):
+        await an.run(once=True)
+        feed = an._parts()[1]._feed
+        changes = feed.changes
+
+        async def meanwhile(after: Any, *, app: Any, **more: Any) -> Any:
+            seen = await changes(after, app=app, **more)
+            if app is not None and not emitted:
+                monkeypatch.undo()
+                await checkpointed(lp)
+                await other._fold_page()
+            return seen
+
+        monkeypatch.setattr(feed, "changes", meanwhile)
+        await an._fold_page()
+        assert not emitted
+        await an.run(once=True)
+        assert [await same(an, record) for record in emitted] == [True]
+
+
+async def test_records_of_many_and_of_nobody_who_was_erased(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one look finds; one who is forgotten before is not emitted, nor remembered."""
+    emitted = records(lp)
+    for number in range(7):
+        await (await spoken(lp, "fine", user=f"u{number}")).complete()
+    await an._fold_page()
+    await an.forget("support", "u3")
+    assert len(an.file.unemitted(99)) == 6
+    monkeypatch.setattr(folding, "_READ", 2)
+    await an.run(once=True)
+    users = sorted([record["key"]["user"] for record in emitted])
+    assert users == ["u0", "u1", "u2", "u4", "u5", "u6"]
+    assert an.file.unemitted(99) == []
+
+
+async def test_a_hook_that_ends_the_process_sees_its_record_once(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """A record is taken from the file before it is emitted, one by one: what comes after goes on
+    with the next."""
+    seen: list[limpet.Key] = []
+
+    def fatal(metric: limpet.Metric) -> None:
+        if metric.name == "session.analytics":
+            seen.append(metric.values["session"])
+            raise KeyboardInterrupt
+
+    lp.maintenance.on_metric(fatal)
+    sessions = [await checkpointed(lp) for _ in range(2)]
+    for _ in sessions:
+        async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/a.db", retrain=None) as an:
+            with pytest.raises(KeyboardInterrupt):
+                await an.run(once=True)
+    async with limpet.Analytics(lp, f"sqlite:///{tmp_path}/a.db", retrain=None) as an:
+        await an.run(once=True)
+    assert sorted(seen) == sorted([s.key for s in sessions])
+
+
+async def test_who_follows_a_store_waits_for_the_checkpoint_after_the_end(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy makes it once the end is durable; meanwhile the end may be folded already."""
+    go, folded = asyncio.Event(), asyncio.Event()
+    step, record = folding.FeedFold.step, checkpoints.StoreCheckpoints.checkpoint
+
+    async def held(of: Any, key: limpet.Key, asked: Any, **more: Any) -> Any:
+        if asked.trigger == "session.completed":
+            await go.wait()
+        return await record(of, key, asked, **more)
+
+    async def seen(of: folding.FeedFold) -> Any:
+        changed = await step(of)
+        if of.complete:
+            folded.set()
+        return changed
+
+    await lp.policies.checkpointing(
+        "support", limpet.CheckpointPolicy(events=("session.completed",))
+    )
+    monkeypatch.setattr(checkpoints.StoreCheckpoints, "checkpoint", held)
+    monkeypatch.setattr(folding.FeedFold, "step", seen)
+    monkeypatch.setattr(analytics, "_SETTLE_SECONDS", inf)
+    emitted = records(lp)
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(an.run())
+        s = await spoken(lp, "fine")
+        ending = asyncio.create_task(s.complete())
+        await folded.wait()
+        assert not emitted
+        go.set()
+        await ending
+        monkeypatch.setattr(analytics, "_SETTLE_SECONDS", 0)
+        while not emitted:  # noqa: ASYNC110  # by another task
+            await asyncio.sleep(0.01)
+        an.stop()
+        await running
+    assert await same(an, emitted[0])
+    checkpointed = (await s.history.checkpoints()).items
+    assert [each.trigger for each in checkpointed] == ["session.completed", "complete"]
+
+
+async def test_checkpoints_do_not_wait_until_nothing_happens(
+    lp: limpet.Limpet, an: limpet.Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others are written all the time, a session that ends has its checkpoints and record."""
+    emitted = records(lp)
+    s, busy = await checkpointed(lp), await lp.create("support", "bob", actor="user:bob")
+    step, steps = folding.FeedFold.step, 0
+
+    async def beside(of: folding.FeedFold) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            an.stop()
+        await busy.append("user.message", {"text": "hi"})
+        return await step(of)
+
+    monkeypatch.setattr(folding.FeedFold, "step", beside)
+    await an.run(once=True)
+    assert [record["uid"] for record in emitted] == [s.head.uid]
+    assert await same(an, emitted[0])
 
 
 async def test_prometheus_and_opentelemetry_read_the_same_totals(

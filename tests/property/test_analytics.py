@@ -70,7 +70,7 @@ def compare(events: Sequence[Event], fold: SessionFold) -> None:
             assert seen.temporal.p99_turn_latency == pytest.approx(p99 / SECOND)
     assert seen.interaction.user_messages == len(model.of("user.message"))
     assert seen.interaction.agent_messages == len(model.of("agent.message"))
-    assert seen.interaction.tool_invocations == len(model.calls())
+    assert seen.interaction.tool_invocations == model.invocations()
     assert seen.interaction.retrieval_queries == len(model.spans("started", "retrieval"))
     assert seen.interaction.repair_cycles == model.repairs()[0]
     assert seen.interaction.generations == model.generations()
@@ -81,7 +81,13 @@ def compare(events: Sequence[Event], fold: SessionFold) -> None:
     for name, rate in model.rates().items():
         assert getattr(seen.quality, name) == pytest.approx(rate), name
     tools = {
-        name: (t.count, t.errors, round(t.total_latency * SECOND)) for name, t in seen.tools.items()
+        name: (
+            t.count,
+            t.errors,
+            round(t.total_latency * SECOND),
+            round(t.total_cost * SECOND),
+        )
+        for name, t in seen.tools.items()
     }
     assert tools == model.tools()
     assert features_of(fold, now_us) == pytest.approx(model.features(now_us))
@@ -91,6 +97,8 @@ def compare(events: Sequence[Event], fold: SessionFold) -> None:
 
 NAMES = st.sampled_from(["search", "refund"])
 IDS = st.sampled_from(["r1", "r2", "r3"])
+KEYS = st.sampled_from(["k1", "k2"])
+SPANS = st.sampled_from(["x", "y"])
 NUMBERS = st.one_of(st.integers(-3, 5_000), st.floats(0, 3), st.just("many"), st.none())
 
 
@@ -125,14 +133,25 @@ PLAIN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "session.outcome_evaluated": st.fixed_dictionaries(
         {"verdict": st.sampled_from(["pass", "fail", "not_ready"]), "met": st.just([])}
     ),
-    "effect.intended": st.fixed_dictionaries({"name": NAMES, "call": IDS, "span_id": st.just("x")}),
+    "effect.intended": st.fixed_dictionaries(
+        {"name": NAMES, "call": IDS, "key": KEYS, "span_id": SPANS}, optional={"tool": NAMES}
+    ),
+    "effect.by hand": st.fixed_dictionaries(
+        {"name": NAMES, "key": KEYS, "span_id": SPANS}, optional={"tool": NAMES}
+    ),
+    "effect.succeeded": st.fixed_dictionaries({"name": NAMES, "key": KEYS}, optional={"call": IDS}),
+    "effect.failed": st.fixed_dictionaries(
+        {"name": NAMES, "key": KEYS, "error": st.sampled_from(["", "503"])}, optional={"call": IDS}
+    ),
+    "effect.unknown": st.fixed_dictionaries({"name": NAMES, "key": KEYS, "error": st.just("?")}),
     "step.recorded": st.fixed_dictionaries({"name": NAMES, "call": IDS}),
-    "budget.settled": st.fixed_dictionaries({"reservation": st.just("x"), "cost": NUMBERS}),
+    "budget.settled": st.fixed_dictionaries({"reservation": SPANS, "cost": NUMBERS}),
     "session.error": st.fixed_dictionaries({"code": st.just("turn.failed")}),
     "odd.event": data(anything=NUMBERS),
 }
 
-CALLS = ("agent.tool_use", "agent.tool_result", "agent.message")  # more of them than of the rest
+# More of them than of the rest.
+CALLS = ("agent.tool_use", "agent.tool_result", "agent.message", "effect.by hand", "budget.settled")
 
 
 def _open(events: list[Event]) -> list[str]:
@@ -159,6 +178,8 @@ def logs(draw: st.DrawFn) -> list[Event]:
             if type_ == "agent.tool_use":  # a request may be asked again, also once it is answered
                 ids = st.sampled_from([f"r{seq}", *Log(events).calls()])
                 made = type_, {**made[1], "request_id": draw(ids)}
+            elif type_ == "effect.by hand":
+                made = "effect.intended", made[1]
             elif "request_id" in made[1] or "call" in made[1]:
                 member = "request_id" if "request_id" in made[1] else "call"
                 ids = st.sampled_from(["r0", *_open(events)])

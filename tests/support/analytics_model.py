@@ -140,6 +140,71 @@ class Log:
                 found.setdefault(id, use)
         return found
 
+    def uses(self) -> list[tuple[str, Event, Event | None, int]]:
+        """The tool of each use without a call, its first try, its outcome, and when it began."""
+        ends = [e.seq for e in self.overs()]
+        found = []
+        by_key: dict[str, list[Event]] = {}
+        for e in self.of("effect.intended", "effect.succeeded", "effect.failed"):
+            if "call" not in e.data and not (e.type == "effect.failed" and e.data["error"] == ""):
+                by_key.setdefault(str(e.data.get("key")), []).append(e)
+        for events in by_key.values():
+            tries: list[Event] = []
+            for e in events:
+                if tries and any([tries[0].seq < end < e.seq for end in ends]):
+                    found.append(
+                        (tries[0].data["tool"], tries[0], None, 0)
+                    )  # given up with its turn
+                    tries = []
+                if e.type != "effect.intended":
+                    if tries:
+                        found.append((tries[0].data["tool"], tries[0], e, tries[-1].at_us))
+                    tries = []
+                elif tries or isinstance(e.data.get("tool"), str):
+                    tries.append(e)
+            if tries:
+                found.append((tries[0].data["tool"], tries[0], None, 0))
+        return found
+
+    def tool_costs(self) -> dict[str, int]:
+        """What was settled for each tool, in millionths: of the spans of its uses."""
+        found: dict[str, int] = {}
+        spans: dict[str, str] = {}
+        overs = {e.seq for e in self.overs()}
+        for e in self.events:
+            if e.seq in overs or e in self.wakes():
+                spans = {}
+            elif e.type == "effect.intended" and (tool := self.tool_of(e)) is not None:
+                spans[e.data["span_id"]] = tool
+            elif e.type == "span.completed" and e.data.get("kind") == "tool":
+                spans.pop(e.data["span_id"], None)
+            elif e.type == "budget.settled":
+                tool, cost = spans.pop(e.data["reservation"], None), e.data.get("cost")
+                if tool is not None and type(cost) is int and 0 < cost < 2**40:
+                    found[tool] = found.get(tool, 0) + cost
+        return found
+
+    def tool_of(self, intent: Event) -> str | None:
+        """The tool that an effect is a use of: that of its call, or the bound one."""
+        if "call" not in intent.data:
+            of = [
+                tool
+                for tool, first, over, _ in self.uses()
+                if first.data["key"] == intent.data["key"]
+                and first.seq <= intent.seq < (over.seq if over is not None else 10**9)
+            ]
+            return of[-1] if of else None
+        call = self.calls().get(intent.data["call"])
+        if call is None or call.seq > intent.seq:
+            return None
+        done = [r.seq for use, r, _ in self.results() if use is call]
+        ends = [e.seq for e in self.overs()]
+        over = any([call.seq < seq < intent.seq for seq in [*done, *ends]])
+        return None if over else str(call.data["name"])
+
+    def invocations(self) -> int:
+        return len(self.calls()) + len(self.uses())
+
     def results(self) -> list[tuple[Event, Event, int]]:
         """Each call with its first result in the same turn, and when it began."""
         ends = [e.seq for e in self.overs()]
@@ -193,6 +258,7 @@ class Log:
 
     def errors(self) -> int:
         tools = sum(1 for _, r, _ in self.results() if r.data.get("is_error") is True)
+        tools += sum(1 for *_, o, _ in self.uses() if o is not None and o.type == "effect.failed")
         models = [e for e in self.spans("completed", "model") if e.data.get("result") == "error"]
         return tools + len(models)
 
@@ -273,7 +339,7 @@ class Log:
             log(waited / 1e6 + 1),
             log(len(self.turns()) + 1),
             float(self.completed()),
-            1 - self.errors() / max(len(self.calls()) + self.generations(), 1),
+            1 - self.errors() / max(self.invocations() + self.generations(), 1),
             len(passed) / len(evaluations) if evaluations else 1.0,
             -log(self.repairs()[0] + 1),
             float(normal),
@@ -284,16 +350,24 @@ class Log:
         latencies = sorted([over - asked for asked, over in self.turns()])
         return latencies[ceil(0.99 * len(latencies)) - 1] if latencies else None
 
-    def tools(self) -> dict[str, tuple[int, int, int]]:
-        """Calls, errors and latency of each tool."""
+    def tools(self) -> dict[str, tuple[int, int, int, int]]:
+        """Calls, errors, latency and cost of each tool."""
         found: dict[str, list[int]] = {}
         for use in self.calls().values():
-            found.setdefault(use.data["name"], [0, 0, 0])[0] += 1
+            found.setdefault(use.data["name"], [0, 0, 0, 0])[0] += 1
         for use, result, start in self.results():
             tool = found[use.data["name"]]
             tool[1] += result.data.get("is_error") is True
             tool[2] += max(0, result.at_us - start)
-        return {name: tuple(of) for name, of in found.items()}  # type: ignore[misc]  # of three
+        for name, _, over, start in self.uses():
+            tool = found.setdefault(name, [0, 0, 0, 0])
+            tool[0] += 1
+            if over is not None:
+                tool[1] += over.type == "effect.failed"
+                tool[2] += max(0, over.at_us - start)
+        for name, cost in self.tool_costs().items():
+            found[name][3] += cost
+        return {name: tuple(of) for name, of in found.items()}  # type: ignore[misc]  # of four
 
     def rates(self) -> dict[str, Any]:
         evaluations = self.of("session.outcome_evaluated")
@@ -303,7 +377,7 @@ class Log:
         attempts, good = self.repairs()
         return {
             "task_completion": float(self.completed()),
-            "error_rate": self.errors() / max(len(self.calls()) + self.generations(), 1),
+            "error_rate": self.errors() / max(self.invocations() + self.generations(), 1),
             "repair_success_rate": good / attempts if attempts else None,
             "hallucination_rate": sum(said) / len(said) if said else None,
             "verification_pass_rate": passed / len(evaluations) if evaluations else None,

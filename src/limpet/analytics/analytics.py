@@ -102,6 +102,9 @@ _READ: Final = 1_000
 _GROUPS_MAX: Final = 10_000
 _HOUSE_SECONDS: Final = 1.0  # between two looks for erased sessions, and at advice and schedule
 _PAUSE: Final = 10  # times as long as such a look took, if that is more
+# A policy may make another checkpoint when the end is durable: what follows the store waits for it
+# so long before it emits the record.
+_SETTLE_SECONDS: Final = 1.0
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 _DIGITS: Final = re.compile(r"(\d+)")
 _Result = TypeVar("_Result")
@@ -168,6 +171,7 @@ class Analytics:
         self._runners: set[asyncio.Task[Any] | None] = set()  # one may follow, another catch up
         self._ended = asyncio.Event()  # all of them have
         self._catching_up = asyncio.Lock()
+        self._settling: dict[bytes, float] = {}  # ended sessions, by uid: the time they were met
         self._observers: list[Observer] = []
 
     async def __aenter__(self) -> Self:
@@ -251,7 +255,7 @@ class Analytics:
                     bell.clear()
                     if house.done():
                         house.result()  # raises what it has raised
-                    if await self._tried_again(self._fold_page):
+                    if await self._tried_again(self._fold_settled):
                         await asyncio.sleep(0)
                         continue
                     with suppress(TimeoutError):
@@ -292,13 +296,13 @@ class Analytics:
         async with self._catching_up:
             if not await folding.is_same():
                 await folding.reconcile()
+            await self._adopt_model()
             until = time.monotonic() + seconds
             while await self._fold_page():
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(0)
             await folding.honour_endings()
-            await self._adopt_model()
             if not self._stores_models and self._is_due():
                 await self._train_again()
             return await folding.predict_all(until)
@@ -308,17 +312,40 @@ class Analytics:
         self._stopping = True
         self._bell.set()
 
-    async def _fold_page(self) -> bool:
+    async def _fold_page(self, settle: float = 0.0) -> bool:
+        """Fold what comes next, and emit the records that are complete, and have been for so many
+        seconds. Return False if there was neither."""
         _, folding = self._parts()
         changed = await folding.step()
-        if changed is None:
+        emitted = self._emit(folding.complete, settle)
+        await self._intervene(changed or ())
+        return emitted or changed is not None
+
+    async def _fold_settled(self) -> bool:
+        return await self._fold_page(_SETTLE_SECONDS)
+
+    def _emit(self, uids: list[bytes], settle: float) -> bool:
+        """Emit the records of these sessions, each of them once: it is taken from the file before.
+        A process that dies in between loses it, since a second one would be a second session to
+        whoever counts them. Return False if none was due."""
+        if not uids:
             return False
-        await self._intervene(changed)
         metrics = writer_of(self._lp.session("any", "any", "any")).services.metrics
-        for fold in folding.ended:
-            analytics = analytics_of(fold, self._now_us())
-            metrics.record("session.analytics", session=fold.key, record=analytics.plain)
-        return True
+        now = time.monotonic()
+        self._settling = {uid: self._settling.get(uid, now) for uid in uids}
+        due = [uid for uid, since in self._settling.items() if now - since >= settle]
+        for uid in due:
+            if (fold := self.file.take_record(uid)) is not None:
+                record = self._analytics_of(fold)
+                metrics.record("session.analytics", session=fold.key, record=record.plain)
+        return bool(due)
+
+    def _analytics_of(self, fold: SessionFold) -> SessionAnalytics:
+        """Return the metrics of a session as they are now, as the newest model sees it."""
+        now_us = self._now_us()
+        if self._model is not None:
+            fold.satisfaction = self._model.predict_fold(fold, now_us)
+        return analytics_of(fold, now_us)
 
     async def _keep_house(self) -> None:
         """Remove what was erased; train and apply as the schedule and the policy say."""
@@ -369,9 +396,7 @@ class Analytics:
         await self._count_checkpoints(fold)
         if self._model is None:  # nothing was folded with one yet, but the store may have one
             await self._adopt_model()
-        if self._model is not None:
-            fold.satisfaction = self._model.predict_fold(fold, self._now_us())
-        return analytics_of(fold, self._now_us())
+        return self._analytics_of(fold)
 
     async def _current(self, key: Key) -> SessionFold | None:
         """The fold of a session with the rest of its log, which is counted in the file later."""

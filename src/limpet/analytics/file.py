@@ -1,11 +1,12 @@
 """The analytics file: SQLite, one writer, results and positions in one commit.
 
-`sessions` has the fold of every session by its uid, `logs` how far the logs of checkpoints were
-read, and `meta` the positions in the feed, the horizons of the windows and a copy of the model. The
-roll-ups are in `cells`, a group's cells side by side; `weights` says which groups of a window are
-the largest, and `names` what groups and apps are called. A commit checks that nobody else has
-written since what it counts was read: a second process on the same file finds its batch refused and
-reads again, and nothing counts twice.
+`sessions` has the fold of every session by its uid, `records` the uids of those whose records are
+still to be emitted, `logs` how far the logs of checkpoints were read, and `meta` the positions in
+the feed, the horizons of the windows and a copy of the model. The roll-ups are in `cells`, a
+group's cells side by side; `weights` says which groups of a window are the largest, and `names`
+what groups and apps are called. A commit checks that nobody else has written since what it counts
+was read: a second process on the same file finds its batch refused and reads again, and nothing
+counts twice.
 """
 
 from __future__ import annotations
@@ -218,6 +219,21 @@ class AnalyticsFile:
         folds = [_decoder.decode(raw) for (raw,) in rows]
         return folds[::-1]
 
+    def unemitted(self, limit: int) -> list[bytes]:
+        """Return the uids of sessions that have ended, as they are stored, and whose records are
+        still to be emitted."""
+        rows: list[Any] = self._conn.execute("SELECT uid FROM records LIMIT ?", (limit,)).fetchall()
+        return [uid for (uid,) in rows]
+
+    def take_record(self, uid: bytes) -> SessionFold | None:
+        """Return the fold of a session whose record is to be emitted now; None if another process
+        has taken it, or the session was erased. Nobody is handed it again."""
+        sql = "DELETE FROM records WHERE uid = ? RETURNING uid"
+        if self._conn.execute(sql, (uid,)).get is None:
+            return None
+        (fold,) = self.folds_at([uid]) or (None,)
+        return fold
+
     def rated(self) -> int:
         """Return how many sessions have feedback."""
         return int(self._conn.execute("SELECT count(*) FROM sessions WHERE rated IS NOT NULL").get)
@@ -406,6 +422,11 @@ class FileCommit:
         ]
         self._conn.executemany(_PUT_SESSION, rows)
 
+    def put_records(self, uids: Iterable[str]) -> None:
+        """Note that the records of these sessions are to be emitted."""
+        rows = [(packed(uid),) for uid in uids]
+        self._conn.executemany("INSERT OR IGNORE INTO records VALUES (?)", rows)
+
     def put_logs(self, logs: Mapping[Key, tuple[str, int]]) -> None:
         rows = [(str(key), uid, seq) for key, (uid, seq) in logs.items()]
         self._conn.executemany("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", rows)
@@ -417,6 +438,7 @@ class FileCommit:
         """Remove the rows of a session. What it added to cells is the caller's to take out."""
         self._conn.execute("DELETE FROM sessions WHERE uid = ?", (packed(uid),))
         self._conn.execute("DELETE FROM scores WHERE uid = ?", (packed(uid),))
+        self._conn.execute("DELETE FROM records WHERE uid = ?", (packed(uid),))
         self._conn.execute("DELETE FROM logs WHERE uid = ?", (uid,))
         last = self._conn.execute("SELECT value FROM meta WHERE name = 'last'").get
         if last is not None and uid in msgspec.json.decode(last):

@@ -97,12 +97,15 @@ class FeedFold:
         self._batch = Batch()
         self._turn = asyncio.Lock()  # held from the first read of a batch to its commit
         self.events = 0  # folded so far
-        self.ended: list[SessionFold] = []  # that the last commit saw the end of
+        # Of sessions that have ended and whose records are complete: as of the last step, all their
+        # checkpoints were folded.
+        self.complete: list[bytes] = []
 
     async def step(self) -> list[SessionFold] | None:
-        """Fold one page of the feed, or at its end one of the checkpoints; None if there is nothing
-        new. Returns the folds that changed."""
+        """Fold one page of the feed, and near its end one of the checkpoints; None if there is
+        nothing new. Returns the folds that changed."""
         async with self._turn:
+            self.complete = []
             try:
                 return await self._step()
             except FoldedElsewhere:  # another process was faster: begin where it stopped
@@ -121,17 +124,21 @@ class FeedFold:
         if self._file.changed_elsewhere():
             self._reset()
         begin, marks = self._file.meta("position"), self._file.meta("checkpoints")
+        ended = self._file.unemitted(_READ)
         entries, position = await self._feed.changes(begin, app=None, key=None, limit=PAGE)
         for number, entry in enumerate(entries, 1):
             if not self._take(entry.key, entry.event):
                 await self._catch_up(entry.key)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        if not entries:  # sessions come before their checkpoints
+        # Sessions come before their checkpoints, which do not wait until nothing happens any more.
+        if len(entries) < PAGE:
             made, marks = await self._feed.changes(marks, app=CHECKPOINTS, key=None, limit=PAGE)
             for entry in made:
                 await self._take_checkpoint(entry.key, entry.event)
-            if not made and begin is not None:
+            if not made:  # a session's checkpoints are recorded before its end
+                self.complete = ended
+            if not made and not entries and begin is not None:
                 return None
         return self._commit({"position": position, "checkpoints": marks})
 
@@ -283,6 +290,9 @@ class FeedFold:
                 last = changed[-1]
                 c.set_meta("last", msgspec.json.encode([*_place(last), last.seq, last.link]))
             c.put_folds(changed)
+            c.put_records(
+                [fold.uid for fold in changed if fold.ended_us and fold.uid in batch.live]
+            )
             c.put_logs(batch.logs)
             c.put_scores(batch.scores)
             for key, tally in changes.items():
@@ -291,7 +301,6 @@ class FeedFold:
                 c.forget(fold.uid)
             self._roll(c, now_us)
         self.events += batch.events
-        self.ended = [fold for fold in changed if fold.ended_us and fold.uid in batch.live]
         self._batch = Batch()
         if len(self._folds) > _FOLDS_MAX:
             self._folds.clear()

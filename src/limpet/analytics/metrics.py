@@ -331,14 +331,17 @@ def _tool_use(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
         return
     if "awaits" in data and any([identity(call, "client") == id for call in fold.calls]):
         return  # a person allowed the call, and now its client is asked to make it
-    if not _remember(fold, id):
-        return
+    if _remember(fold, id):
+        _use_began(fold, id, name, event.at_us)
+
+
+def _use_began(fold: SessionFold, id: str, name: str, at_us: int) -> None:
     if len(fold.calls) >= _OPEN_MAX:
         del fold.calls[next(iter(fold.calls))]
-    fold.calls[id] = (name, event.at_us)
+    fold.calls[id] = (name, at_us)
     fold.tool_invocations += 1
     fold.tool(name).count += 1
-    fold.hour(event.at_us).attempts += 1
+    fold.hour(at_us).attempts += 1
 
 
 def _remember(fold: SessionFold, id: str) -> bool:
@@ -353,27 +356,52 @@ def _remember(fold: SessionFold, id: str) -> bool:
 
 
 def _tool_result(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
-    id = data.get("request_id")
+    _use_ended(fold, data.get("request_id"), event.at_us, is_error=data.get("is_error") is True)
+
+
+def _use_ended(fold: SessionFold, id: Any, at_us: int, *, is_error: bool) -> None:
     call = fold.calls.pop(id, None) if type(id) is str else None
     if call is None:
         return
     name, start_us = call
-    tool, took_us = fold.tool(name), spent_us(start_us, event.at_us)
+    tool, took_us = fold.tool(name), spent_us(start_us, at_us)
     tool.latency_us += took_us
     add(tool.latencies, took_us)
-    if data.get("is_error") is True:
+    if is_error:
         tool.errors += 1
         fold.errors += 1
-        fold.hour(event.at_us).errors += 1
+        fold.hour(at_us).errors += 1
 
 
 def _intended(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
-    """An effect is performed: of a call, its latency begins now, not when the model asked."""
+    """An effect is performed: of a call, its latency begins now, not when the model asked. Without
+    a call it may be a use of a tool by itself, and another try of one that has no outcome."""
     fold.effects += 1
-    _call_began(fold, data.get("call"), event.at_us)
-    call, span = fold.calls.get(data.get("call") or ""), data.get("span_id")
+    id, tool, span = data.get("call"), data.get("tool"), data.get("span_id")
+    if id is None and isinstance(tool, str):
+        id = _use_of(data)
+        if id not in fold.calls:
+            _use_began(fold, id, tool, event.at_us)
+    _call_began(fold, id, event.at_us)
+    call = fold.calls.get(id) if isinstance(id, str) else None
     if call is not None and isinstance(span, str):
         fold.charges[span] = call[0]
+
+
+def _use_of(data: Mapping[str, Any]) -> str:
+    """The id of a use without a call, among those of calls."""
+    return f"effect {data.get('key')}"
+
+
+def _succeeded(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
+    if "call" not in data:
+        _use_ended(fold, _use_of(data), event.at_us, is_error=False)
+
+
+def _effect_failed(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
+    """Without an error it waits for a person, and is performed then."""
+    if "call" not in data and data.get("error") != "":
+        _use_ended(fold, _use_of(data), event.at_us, is_error=True)
 
 
 def _step(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
@@ -387,8 +415,8 @@ def _call_began(fold: SessionFold, id: Any, at_us: int) -> None:
 
 
 def _settled(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
-    cost = _count(data.get("cost"))
-    tool = fold.charges.pop(data.get("reservation", ""), None)
+    cost, span = _count(data.get("cost")), data.get("reservation")
+    tool = fold.charges.pop(span, None) if isinstance(span, str) else None
     if cost:
         fold.cost += cost
         fold.hour(event.at_us).cost += cost
@@ -440,7 +468,7 @@ def _span_completed(fold: SessionFold, event: Event, data: Mapping[str, Any]) ->
     elif kind == _WAKE_KIND:
         _close_wake(fold, event.at_us)
     elif kind == "tool":
-        fold.charges.pop(span or "", None)
+        fold.charges.pop(str(span), None)
 
 
 def _idle(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> None:
@@ -560,6 +588,8 @@ _FOLDS: Final[Mapping[str, Callable[[SessionFold, Event, Mapping[str, Any]], Non
     requests.TOOL_RESULT: _tool_result,
     requests.CUSTOM_RESULT: _tool_result,
     runs.INTENDED: _intended,
+    runs.SUCCEEDED: _succeeded,
+    runs.FAILED: _effect_failed,
     runs.STEP: _step,
     budgets.SETTLED: _settled,
     runs.SPAN_STARTED: _span_started,

@@ -20,7 +20,7 @@ from limpet.analytics.rollup import CellTally, pack
 from limpet.errors import InvalidURL, StoreForeign, StoreNewer
 from limpet.store.sqlite.file.schema import APPLICATION_ID
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _APPLICATION: Final = 0x4C504E41  # "LPNA"
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
@@ -50,6 +50,10 @@ CREATE TABLE scores (
     call  TEXT,
     PRIMARY KEY (uid, seq)
 ) STRICT, WITHOUT ROWID;
+"""
+_RECORDS_SCHEMA: Final = """
+-- Sessions that have ended, and whose records are not emitted yet.
+CREATE TABLE records (uid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
 """
 _CELLS_SCHEMA: Final = """
 -- Apps, and the groups of each dimension; a group has one id in all apps.
@@ -101,12 +105,14 @@ def prepare(conn: apsw.Connection, where: str) -> None:
     """Create the tables, or bring them to this format. Raises as `check` does."""
     before = check(conn, where)
     if before == 0:
-        conn.execute(_SCHEMA + _CELLS_SCHEMA)
+        conn.execute(_SCHEMA + _CELLS_SCHEMA + _RECORDS_SCHEMA)
         conn.execute(f"PRAGMA application_id = {_APPLICATION}")
     if 0 < before < 2:
         _give_sessions_their_app(conn)
     if 0 < before < 3:
         _put_groups_side_by_side(conn)
+    if 0 < before < 4:  # the records of those that have ended were emitted when they were folded
+        conn.execute(_RECORDS_SCHEMA)
     if before != FORMAT:  # a write that changes nothing would still send others back to the file
         conn.execute(f"PRAGMA user_version = {FORMAT}")
 

@@ -285,6 +285,8 @@ class EffectCall:
             why = f"was recorded, and this run makes the effect {name!r} without it"
             now = dict(self._effect.args) if self._effect.record_args else None
             raise TurnMismatch("the effect", record.name, occurrence, why, record.args, now)
+        if self._effect.call is None:  # a call of a model has looked when it began
+            await self._use.check_circuit(name)
         await self._use.check(name)
         if not self._use.is_exclusive(name):
             return await self._tried()
@@ -302,7 +304,7 @@ class EffectCall:
         undo = self._compensation()
         args = plain(dict(effect.args)) if effect.record_args else EMPTY
         given = (self._of(), self._tries, self._span, undo, args)
-        drafts.append(runs.effect_intended(self._id("intended"), *given))
+        drafts.append(runs.effect_intended(self._id("intended"), *given, tool=self._tool))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         # By the head that the intent's own commit returned.
@@ -409,6 +411,12 @@ class EffectCall:
         for event in (events := await turn.log.write_outcome(*drafts)):
             turn.records.add(event)
         return events[0].data.get("result")
+
+    @property
+    def _tool(self) -> str | None:
+        """The bound tool that it is a use of; None of a model's call, which says so itself."""
+        name = self._effect.tool_name
+        return name if self._effect.call is None and self._use.is_bound(name) else None
 
     @property
     def _span(self) -> str:

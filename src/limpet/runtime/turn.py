@@ -266,14 +266,16 @@ class Turn:
         function of lp.policies.lifecycle(app, compensations=…) that undoes it if the session is
         terminated. Where the session has tools bound, `name` is one of them, and authorized now:
         else it raises ToolDenied, and ToolLocked while another session holds a tool that is
-        exclusive. Of a tool that is bound with a cost, each use is charged to the session. The
-        arguments are recorded with the intent, up to 4 KiB; with record_args=False only their hash.
+        exclusive. While the circuit of `name` is open, it raises ToolDenied before any try. Of a
+        tool that is bound with a cost, each use is charged to the session. The arguments are
+        recorded with the intent, up to 4 KiB; with record_args=False only their hash.
         """
         with self.run.working("effect"):
             tool, name = name, self.run.named(name)
             permission = permission_for(self.run.permissions, tool)
             if permission == "always_ask" and not self._has_asked(name):
-                await self._use.check(tool)  # nobody is asked about what cannot be used
+                await self._use.check_circuit(tool)  # nobody is asked about what cannot be used
+                await self._use.check(tool)
             args = await self._permitted(tool, args)
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
                 max_cost = self.session.tools.bound.get(tool, EMPTY).get("cost") or None

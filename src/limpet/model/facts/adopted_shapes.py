@@ -74,7 +74,11 @@ _DATA: Final[Mapping[str, type[Struct]]] = {
     runs.SPAN_COMPLETED: shape({"error": str | None}, **_SPAN, result=str),
     runs.STEP: shape(**_EFFECT, result=Any),
     runs.INTENDED: shape(
-        {"compensate": dict[str, Any] | None}, **_EFFECT, key=str, tries=Count, span_id=str
+        {"compensate": dict[str, Any] | None, "tool": str | None},
+        **_EFFECT,
+        key=str,
+        tries=Count,
+        span_id=str,
     ),
     runs.SUCCEEDED: shape(**_EFFECT, key=str, result=Any),
     runs.FAILED: _FAILED,

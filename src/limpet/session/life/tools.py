@@ -34,6 +34,7 @@ from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in,
 from limpet.model.state.migrations import SchemaVersion
 from limpet.session.arguments import check_lease_seconds
 from limpet.session.documents import Internal
+from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
 from limpet.session.writer import Handle, writer_of
@@ -309,6 +310,17 @@ class ToolUse:
         if name in degraded_in(facts):
             return "the session was bound without it: it was not available, or not authorized"
         return "the session has not bound it"
+
+    def is_bound(self, name: str) -> bool:
+        """True if the session has tools bound, and this one."""
+        return name in (usable_tools(self._session.head.facts) or ())
+
+    async def check_circuit(self, name: str) -> None:
+        """Raise ToolDenied while the app's circuit of this tool is open."""
+        journal = writer_of(self._session).journal
+        switches = await store_checkpoints(journal).switches(self._session.app)
+        if (switch := switches.tools.get(name)) is not None and switch.is_open(journal.now_us()):
+            raise ToolDenied(name, "its circuit is open: it is switched off for now")
 
     async def check(self, name: str) -> None:
         """Raise ToolDenied if the session has tools bound, and not this one, or its caller is not

@@ -24,7 +24,8 @@ COLLECTION: Final = "switches"
 class ToolSwitch(msgspec.Struct, frozen=True, kw_only=True):
     """The switches of one tool of an app.
 
-    An open circuit refuses its calls, or hands them to the `fallback`, until `until_us`.
+    An open circuit refuses its calls, or hands them to the `fallback`, until `until_us`; effects of
+    its name that a harness makes are refused.
     `cache_seconds` is for tools that are pure: how long a user's result is used again for the same
     input in one process. `timeout_seconds` bounds each try where neither call nor tool does.
     """

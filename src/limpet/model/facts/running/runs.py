@@ -518,10 +518,15 @@ def effect_intended(
     span_id: str,
     compensate: Mapping[str, Any] | None = None,
     args: Mapping[str, Any] = EMPTY,
+    *,
+    tool: str | None = None,
 ) -> Fact:
     """An action on the world is about to be performed; `compensate` says what would undo it. Its
-    arguments are recorded, unless they are large: who is asked about it later sees them."""
+    arguments are recorded, unless they are large: who is asked about it later sees them. `tool` is
+    the bound tool that a harness uses by it, without a call of a model."""
     more: dict[str, Any] = {"tries": tries, "span_id": span_id}
+    if tool is not None:
+        more["tool"] = tool
     if args and len(canonical(args)) <= EFFECT_ARGS_BYTES_MAX:
         more["args"] = args
     if compensate is not None:
