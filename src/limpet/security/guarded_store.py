@@ -31,6 +31,7 @@ from msgspec import structs
 
 from limpet.errors import (
     Denial,
+    InvalidEvent,
     LimpetError,
     SessionCorrupt,
     SessionDeleted,
@@ -59,7 +60,7 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
-from limpet.model.events import RESERVED
+from limpet.model.events import RESERVED, VIA, with_via
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.documents import VALUE
 from limpet.model.facts.history import MERGED
@@ -734,8 +735,12 @@ class GuardedStore:
         else:
             await guard.check(asked.read, resource)
             await self._check_behind("read", key)
+        if any([draft.origin is None and draft.type.startswith("user.") for draft in drafts]):
+            drafts = await self._attributed(commit, resource, approved)
+            commit = structs.replace(commit, drafts=drafts)
         for draft in drafts:
-            if draft.origin is None and not guard.may_write_as(draft.actor):
+            names_itself = draft.origin is not None or guard.may_write_as(draft.actor)
+            if not names_itself and not self._is_attributed(draft, key):
                 await guard.check_actor(draft.actor, resource)
             if draft.origin is not None and key.app == ARRIVALS:
                 continue  # it writes no shared name, and its fields are of a session to come
@@ -760,6 +765,32 @@ class GuardedStore:
         if head is not None and drafts and commit.uid is None and commit.expect != 0:
             return structs.replace(commit, uid=head.uid)
         return commit
+
+    async def _attributed(
+        self, commit: Commit, resource: Resource, approved: list[AllowedOperation]
+    ) -> tuple[Prepared, ...]:
+        """The drafts of a commit; what a principal records as said by the session's user names the
+        principal, and is in the audit. Nobody else says via whom a user spoke."""
+        guard, drafts = self.guard, list[Prepared]()
+        for draft in commit.drafts:
+            if draft.origin is None and draft.type.startswith("user."):
+                spoken = _is_appended(draft) and not guard.may_write_as(draft.actor)
+                if spoken and guard.speaks_as(draft.actor, commit.key):
+                    via = guard.principal.id
+                    draft = with_via(draft, via)
+                    approved.append(AllowedOperation("write", resource, via=via))
+                elif VIA in draft.data:
+                    raise InvalidEvent(
+                        f"{VIA!r} in the data of {draft.type} is recorded by Limpet, when somebody "
+                        "speaks for a user"
+                    )
+            drafts.append(draft)
+        return tuple(drafts)
+
+    def _is_attributed(self, draft: Prepared, key: Key) -> bool:
+        """True of a user's words that name the principal that records them: see `_attributed`."""
+        said = draft.type.startswith("user.") and VIA in draft.data
+        return said and self.guard.speaks_as(draft.actor, key)
 
     async def _check_uid(self, uid: str, resource: Resource) -> None:
         """Raise AccessDenied if a log of another owner has the uid that one is to begin with: they
