@@ -409,6 +409,22 @@ class AccessDenied(AccessError, code="access.denied"):
     resource: str
     _: KW_ONLY
     policy: str | None = None
+    actor: str | None = None  # whom the caller named, and may not write as
+    scope: str | None = None  # which the token lacks
+
+    def _describe(self) -> str:
+        if self.actor is not None:
+            return (
+                f"this principal may not write to {self.resource} as {self.actor!r} "
+                f"({self.denial}). Leave out actor=; or, for a backend that records what users "
+                f"say, create its key with --speaks-for user, and name the session's own user."
+            )
+        if self.scope is not None:
+            return (
+                f"{self.action} on {self.resource} needs the scope {self.scope!r}, which this "
+                f"token does not have ({self.denial}). Ask for a token with that scope."
+            )
+        return super()._describe()
 
 
 class CrossSessionAccessDenied(AccessError, code="share.denied"):

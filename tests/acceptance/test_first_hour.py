@@ -107,9 +107,14 @@ def test_a_reader_builds_a_support_desk_from_the_page_alone(tmp_path: Path) -> N
     """Two tools behind HTTP, an approval that survives kill -9 of the server, and a dashboard."""
     desk = Desk(tmp_path)
     port = ("--port", desk.url.rpartition(":")[2])
-    keys = (("DESK_KEY", "agent", "desk.key"), ("LIMPET_TOKEN", "admin", "boss.key"))
+    keys = (
+        ("DESK_KEY", "agent --speaks-for user", "desk.key"),
+        ("LIMPET_TOKEN", "admin", "boss.key"),
+    )
     for name, role, file in keys:
-        desk.typed(f"limpet access create desk.db --app support --role {role} > {file}")
+        create = f"limpet access create desk.db --app support --role {role} > {file}"
+        assert create in TEXT
+        desk.typed(create)
         assert f"export {name}=$(cat {file})" in TEXT  # each terminal reads its own
         desk.variables[name] = desk.typed(f"cat {file}").strip()
     with desk.started(SERVE, *port) as server:

@@ -137,6 +137,7 @@ def _shown(records: list[limpet.AuditRecord]) -> CommandResult:
         more = [record.resource]
         more += [f"policy {record.policy}"] if record.policy else []
         more += [f"from {record.address}"] if record.address else []
+        more += ["as its user"] if record.via else []
         cell = Cell(decision, severity="ok" if record.allowed else "warning")
         who = (moment_cell(to_us(record.at)), record.principal or "nobody", record.action)
         rows.append((*who, cell, ", ".join(more)))

@@ -399,6 +399,14 @@ async def access(
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="SPAN", help="12h, 30d, 1w. Default: never.")
     ] = None,
+    speaks_for: Annotated[
+        Literal["user"] | None,
+        typer.Option(
+            "--speaks-for",
+            metavar="user",
+            help="agent or admin without --user: it may record what users say as theirs.",
+        ),
+    ] = None,
 ) -> CommandResult:
     """Create, list or revoke the keys of a server.
 
@@ -423,7 +431,9 @@ async def access(
         if role not in ROLES:
             raise InvalidInput(f"--role is one of {', '.join(ROLES)}.")
         span = None if expires is None else time_span("--expires", expires)
-        key, token = await keys.create(role=role, app=app_name, user=user, expires=span)
+        key, token = await keys.create(
+            role=role, app=app_name, user=user, expires=span, speaks_for=speaks_for
+        )
     if not screen.as_json:  # beside the key, so that KEY=$(limpet access create …) holds the key
         output(stderr=True).write(f"created {key}. Keep its secret: it is not shown again.\n")
     return CommandResult({**_key_form(key), "token": token}, [TextLine(token)])

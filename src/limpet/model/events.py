@@ -141,6 +141,12 @@ class Event(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return msgspec.Struct.__hash__(of)
 
     @property
+    def via(self) -> str | None:
+        """The principal that recorded what a user said, if the user did not do so itself."""
+        said = self.data if self.type.startswith("user.") else None
+        return None if said is None else said.get(VIA)
+
+    @property
     def at(self) -> datetime:
         """The time the store recorded it; never earlier than the previous event."""
         return to_time(self.at_us)
@@ -223,6 +229,9 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     salt: bytes
     link: bytes
+
+
+VIA: Final = "via"  # in the data of what a user says: see `Event.via`
 
 
 class DefaultActor(str):
@@ -336,6 +345,17 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     body_of = (body.data, body.ops, plain, scoped, temp, raw, digest, input)
     changes = ops or input or draft.type.startswith(RESERVED)
     return Prepared(id, caller_chose_id, *names[1:], *body_of, plain=not changes)  # type: ignore[arg-type]  # frozen
+
+
+def with_via(draft: Prepared, principal: str) -> Prepared:
+    """Return a draft whose data says which principal records what a user said. Raises
+    EventTooLarge."""
+    data = FrozenDict({**draft.data, VIA: principal})
+    raw = encode(Body(data, draft.ops))
+    if len(raw) > EVENT_BYTES_MAX:
+        raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
+    plain, _ = _resolve(draft.ops, data)
+    return msgspec.structs.replace(draft, data=data, plain_ops=plain, raw=raw)
 
 
 def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:

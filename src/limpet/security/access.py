@@ -42,6 +42,9 @@ SENSITIVE: Final[frozenset[Action]] = frozenset(
 ResourceKind: TypeAlias = Literal["session", "field", "tool", "document", "app", "store"]
 
 
+_SPEAKERS: Final[frozenset[Role]] = frozenset({"agent", "admin"})
+
+
 class _Identified(msgspec.Struct, frozen=True):
     id: str
 
@@ -50,7 +53,8 @@ class Principal(_Identified, frozen=True, kw_only=True):
     """Someone who makes requests: `Principal("user:ada", role="owner", app="support", user="ada")`.
 
     Without `app` its role applies to every app, without `user` to every user. `task` is the task it
-    works on; `attributes` are for policies.
+    works on; `attributes` are for policies. With `speaks_for="user"`, an agent or admin of no one
+    user may record what the user of a session says: `actor="user:ada"` in a session of ada.
     """
 
     role: Role
@@ -58,6 +62,7 @@ class Principal(_Identified, frozen=True, kw_only=True):
     user: str | None = None
     task: str | None = None
     attributes: Mapping[str, Any] = FrozenDict()
+    speaks_for: Literal["user"] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -71,6 +76,15 @@ class Principal(_Identified, frozen=True, kw_only=True):
         if not isinstance(self.attributes, Mapping):
             raise InvalidInput("the attributes of a principal are a mapping.")
         msgspec.structs.force_setattr(self, "attributes", FrozenDict(self.attributes))
+        if self.speaks_for is None:
+            return
+        if self.speaks_for != "user":
+            raise InvalidInput(f"speaks_for is 'user', not {described(self.speaks_for)}.")
+        if self.role not in _SPEAKERS or self.user is not None:
+            raise InvalidInput(
+                "only a principal of role agent or admin that acts for no one user speaks for "
+                "users. Leave out the user, or speaks_for."
+            )
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -114,6 +128,7 @@ class AllowedOperation(msgspec.Struct, frozen=True):
     action: str
     resource: Resource
     policy: str | None = None
+    via: str | None = None  # the principal, if it wrote as the session's user
 
 
 ALLOWED: Final = Decision(True)

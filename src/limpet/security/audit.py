@@ -63,7 +63,8 @@ class AuditRecord(msgspec.Struct, frozen=True):
     """One decision. `resource` is `app/user/id`, with `#name` for a field, a tool or a document.
 
     `code` is why access was denied; `policy` is the rule that decided. `repeats` counts further
-    identical denials within a second. `seq` is the record's place in its app's log.
+    identical denials within a second. `via` is the principal again, if it wrote as the user of the
+    session, for whom it speaks. `seq` is the record's place in its app's log.
     """
 
     at: datetime
@@ -76,6 +77,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     address: str | None
     repeats: int
     seq: int
+    via: str | None = None
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
@@ -166,7 +168,8 @@ class Audit:
         """
         drafts: dict[Key, list[Prepared]] = {}
         for each in dict.fromkeys(approved):
-            said = _Said(principal, each.action, each.resource, True, None, each.policy, address)
+            of = (principal, each.action, each.resource, True, None, each.policy, address)
+            said = _Said(*of, via=each.via)
             draft = self._prepared(_fact(ALLOWED, await self._data(said)))
             drafts.setdefault(log_of(each.resource.app), []).append(draft)
         for log in drafts:
@@ -313,7 +316,13 @@ class Audit:
         }
         if isinstance(who, Principal):
             data["role"] = who.role
-        members = {"name": name, "code": said.code, "policy": said.policy, "address": said.address}
+        members = {
+            "name": name,
+            "code": said.code,
+            "policy": said.policy,
+            "address": said.address,
+            "via": said.via,
+        }
         for key, value in members.items():
             if value is not None:
                 data[key] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
@@ -576,6 +585,7 @@ class _Said(msgspec.Struct, frozen=True):
     code: str | None
     policy: str | None
     address: str | None
+    via: str | None = None
 
     @property
     def same(self) -> _Same:

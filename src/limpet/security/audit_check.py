@@ -70,7 +70,7 @@ def record_of(
     if "name" in data:
         text, hashed = data["name"]
         resource += f"#{shown_name(text, names) if hashed else text}"
-    return {
+    record = {
         "at": at,
         "principal": "".join(who),
         "action": data["action"],
@@ -81,6 +81,7 @@ def record_of(
         "address": data.get("address"),
         "repeats": data.get("repeats", 0),
     }
+    return {**record, "via": data["via"]} if "via" in data else record
 
 
 def check_lines(lines: Iterable[bytes], links: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -365,6 +365,10 @@ class Guard:
         """True if what it writes may have this actor."""
         return actor == self.principal.id or actor.startswith(self.writes_as)
 
+    def speaks_as(self, actor: str, key: Key) -> bool:
+        """True if it may record that the user of a session said something: see `Principal`."""
+        return self.principal.speaks_for == "user" and actor == f"user:{key.user}"
+
     def actor(self, actor: str | None) -> str:
         """Return who acts where `actor` is named: itself if nobody is, or the system by default."""
         if actor is None or (type(actor) is DefaultActor and not self.may_write_as(actor)):
@@ -376,7 +380,7 @@ class Guard:
         if not self.may_write_as(actor):
             decision = Decision(False, "access_denied", "actor")
             await self.record("write", resource, decision)
-            decision.check("write", resource)
+            raise AccessDenied("access_denied", "write", str(resource), policy="actor", actor=actor)
 
     # --- narrowing -------------------------------------------------------------------------------
 
@@ -394,6 +398,8 @@ class Guard:
             if getattr(own, name) not in (None, getattr(principal, name)):
                 self._refuse_wider(principal)
         if principal.role not in (own.role, _READER_OF.get(own.role)):
+            self._refuse_wider(principal)
+        if principal.speaks_for not in (None, own.speaks_for):
             self._refuse_wider(principal)
         if principal.attributes != own.attributes or not self.may_write_as(principal.id):
             self._refuse_wider(principal)

@@ -31,6 +31,7 @@ from msgspec import structs
 
 from limpet.errors import (
     Denial,
+    InvalidEvent,
     LimpetError,
     SessionCorrupt,
     SessionDeleted,
@@ -59,11 +60,16 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
-from limpet.model.events import RESERVED
+from limpet.model.events import RESERVED, VIA, with_via
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.documents import VALUE
 from limpet.model.facts.history import MERGED
-from limpet.model.facts.isolation import field_policies_in
+from limpet.model.facts.isolation import (
+    LENT_TO,
+    field_policies_in,
+    is_lent,
+    lent_labels,
+)
 from limpet.model.facts.moves import (
     CHECKPOINTS_PART,
     EXPECTED,
@@ -168,6 +174,7 @@ MEMORY: Final = "$$memory"
 PROPOSALS: Final = "$$proposals"
 _HEADS_REMEMBERED: Final = 4_096
 _READING: Final[frozenset[Action]] = frozenset({"read", "inspect"})
+_LOOKED_AT: Final = 16  # sessions of others that are looked at one by one: see `_lending`
 _CLAIMS: Final = 64  # rounds of claims that look for sessions which may be worked on
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _STARTS: Final = frozenset({CREATED, FORKED})
@@ -728,8 +735,12 @@ class GuardedStore:
         else:
             await guard.check(asked.read, resource)
             await self._check_behind("read", key)
+        if any([draft.origin is None and draft.type.startswith("user.") for draft in drafts]):
+            drafts = await self._attributed(commit, resource, approved)
+            commit = structs.replace(commit, drafts=drafts)
         for draft in drafts:
-            if draft.origin is None and not guard.may_write_as(draft.actor):
+            names_itself = draft.origin is not None or guard.may_write_as(draft.actor)
+            if not names_itself and not self._is_attributed(draft, key):
                 await guard.check_actor(draft.actor, resource)
             if draft.origin is not None and key.app == ARRIVALS:
                 continue  # it writes no shared name, and its fields are of a session to come
@@ -754,6 +765,32 @@ class GuardedStore:
         if head is not None and drafts and commit.uid is None and commit.expect != 0:
             return structs.replace(commit, uid=head.uid)
         return commit
+
+    async def _attributed(
+        self, commit: Commit, resource: Resource, approved: list[AllowedOperation]
+    ) -> tuple[Prepared, ...]:
+        """The drafts of a commit; what a principal records as said by the session's user names the
+        principal, and is in the audit. Nobody else says via whom a user spoke."""
+        guard, drafts = self.guard, list[Prepared]()
+        for draft in commit.drafts:
+            if draft.origin is None and draft.type.startswith("user."):
+                spoken = _is_appended(draft) and not guard.may_write_as(draft.actor)
+                if spoken and guard.speaks_as(draft.actor, commit.key):
+                    via = guard.principal.id
+                    draft = with_via(draft, via)
+                    approved.append(AllowedOperation("write", resource, via=via))
+                elif VIA in draft.data:
+                    raise InvalidEvent(
+                        f"{VIA!r} in the data of {draft.type} is recorded by Limpet, when somebody "
+                        "speaks for a user"
+                    )
+            drafts.append(draft)
+        return tuple(drafts)
+
+    def _is_attributed(self, draft: Prepared, key: Key) -> bool:
+        """True of a user's words that name the principal that records them: see `_attributed`."""
+        said = draft.type.startswith("user.") and VIA in draft.data
+        return said and self.guard.speaks_as(draft.actor, key)
 
     async def _check_uid(self, uid: str, resource: Resource) -> None:
         """Raise AccessDenied if a log of another owner has the uid that one is to begin with: they
@@ -1357,13 +1394,57 @@ class GuardedStore:
 
     async def listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
         """Those of the sessions that it may know of."""
-        return tuple([key for key in keys if await self._may_meet(key)])
+        named = list(keys)
+        lending = await self._lending("inspect", named)
+        return tuple([key for key in named if await self._may_meet(key, lending)])
 
-    async def _may_meet(self, key: Key) -> bool:
+    async def _lending(self, action: Action, keys: Iterable[Key]) -> dict[Key, Head]:
+        """The newest heads of those of other users' sessions that let this principal in for this.
+
+        Of few sessions each is looked at. Of more, those that are lent are listed instead: mostly
+        they are few, however many others there are.
+        """
+        own, only = self.guard.principal, self.guard.session
+        others = [
+            key
+            for key in dict.fromkeys(keys)
+            if not self._is_own(key) and own.app in (None, key.app) and only in (None, key)
+        ]
+        if not others:
+            return {}
+        heads = await self._all_lent(others) if len(others) > _LOOKED_AT else None
+        if heads is None:
+            heads = {}
+            for key in others:
+                with suppress(*_GONE, SessionCorrupt):
+                    heads[key] = await self._newest(key)
+        user = str(own.user)
+        return {
+            key: head
+            for key, head in heads.items()
+            if is_lent(head.indexed_labels, user)
+            and self.guard.allows(action, Resource.of(key, head))
+        }
+
+    async def _all_lent(self, keys: Iterable[Key]) -> dict[Key, Head] | None:
+        """Those of the sessions that are listed as lent to its user; None if too many are."""
+        wanted, heads = set(keys), dict[Key, Head]()
+        user = self.guard.principal.user
+        assert user is not None
+        for app in {key.app for key in wanted}:
+            for label in lent_labels(user):
+                query = Query(app=app, labels=FrozenDict({label: LENT_TO}))
+                page = await self._inner.heads(query, cursor=None, limit=PAGE_MAX)
+                if page.cursor is not None:
+                    return None
+                heads |= {head.key: head for head in page.items if head.key in wanted}
+        return heads
+
+    async def _may_meet(self, key: Key, lending: Mapping[Key, Head]) -> bool:
         """True if it may know that there is such a session; of one that is gone, by its key."""
         asked = self._access(key)
         if not self.guard.allows("inspect", asked.resource):
-            return False
+            return key in lending
         if asked.resource.kind != "session":
             return await self._enters_behind("inspect", key)
         if not self.guard.needs_head:
@@ -1434,15 +1515,21 @@ class _GuardedFeed(GuardedStore):
             entries, after = await self._inner.changes(after, app=app, key=key, limit=limit)
             for entry in entries:  # whose key may belong to another session by now
                 self._heads.pop(entry.key, None)
-            shown = [each for e in entries if (each := await self._entry(e)) is not None]
+            lending = await self._lending("read", [entry.key for entry in entries])
+            shown = [each for e in entries if (each := await self._entry(e, lending)) is not None]
             if shown or not entries:  # an empty page would mean the end
                 return tuple(shown), after
             await asyncio.sleep(0)
 
-    async def _entry(self, entry: FeedEntry) -> FeedEntry | None:
+    async def _entry(self, entry: FeedEntry, lending: Mapping[Key, Head]) -> FeedEntry | None:
         asked = self._access(entry.key)
         if not self.guard.allows(asked.read, asked.resource):
-            return None
+            head = lending.get(entry.key)
+            if head is None:
+                return None
+            view = self.guard.view(head)
+            event = entry.event if view is None else view.event(entry.event)
+            return structs.replace(entry, event=event)
         if not self.guard.needs_head:
             return entry
         if asked.resource.kind != "session":
@@ -1463,8 +1550,8 @@ class _GuardedFeed(GuardedStore):
 
     async def touched(self, after: str) -> Touched:
         touched: Touched = await self._inner.touched(after)
-        seen = {key: seq for key, seq in touched.sessions.items() if await self._may_meet(key)}
-        return structs.replace(touched, sessions=seen)
+        seen = await self.listed(touched.sessions)
+        return structs.replace(touched, sessions={key: touched.sessions[key] for key in seen})
 
     async def position(self) -> str:
         position: str = await self._inner.position()
@@ -1716,12 +1803,13 @@ class _GuardedOverview(GuardedStore):
             await self.guard.check("read", Resource("app", app, user))
         narrowed = structs.replace(query, app=app, user=user)
         requests, place = await self._inner.waiting(narrowed, limit=limit, after=after)
-        return tuple([asked for asked in requests if await self._may_read(asked.key)]), place
+        lending = await self._lending("read", [asked.key for asked in requests])
+        return tuple([a for a in requests if await self._may_read(a.key, lending)]), place
 
-    async def _may_read(self, key: Key) -> bool:
+    async def _may_read(self, key: Key, lending: Mapping[Key, Head]) -> bool:
         resource = self._resource(key)
         if not self.guard.allows("read", resource):
-            return False
+            return key in lending
         if not self.guard.needs_head:
             return True
         try:
@@ -1737,7 +1825,7 @@ class _GuardedOverview(GuardedStore):
         if self.guard.lists_every_session:
             counts: tuple[Tally, ...] = await self._inner.tally(app, limit=limit)
             return counts
-        return await self._counted(Query(app=app, user=own.user if app else None), limit)
+        return await self._counted(Query(app=app, lent=True), limit)
 
     async def _counted(self, query: Query, limit: int) -> tuple[Tally, ...]:
         """Counted from the heads that it may see: an index knows nothing of principals."""

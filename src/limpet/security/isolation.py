@@ -122,7 +122,8 @@ def narrowed_to(principal: Principal, head: Head) -> Principal:
         task = facts.get("isolation", _NONE).get("task")
     if (principal.user, principal.task) == (head.key.user, task):
         return principal
-    return msgspec.structs.replace(principal, user=head.key.user, task=task)
+    # What runs in a session never speaks for its user.
+    return msgspec.structs.replace(principal, user=head.key.user, task=task, speaks_for=None)
 
 
 def _session_denial(principal: Principal, action: Action, head: Head) -> Denial | None:

@@ -360,6 +360,7 @@ class AuditForm(TypedDict):
     address: str | None
     repeats: int
     seq: int
+    via: str | None
 
 
 class StatusForm(TypedDict):

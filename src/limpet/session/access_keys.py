@@ -11,7 +11,7 @@ import hmac
 import secrets
 from datetime import timedelta
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import structs
@@ -41,12 +41,15 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     expires_us: int | None = None
     revoked_us: int | None = None
+    speaks_for: Literal["user"] | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal who enters with it: `user:U`, or `key:ID` without a user."""
         id = f"key:{self.id}" if self.user is None else f"user:{self.user}"
-        return Principal(id, role=self.role, app=self.app, user=self.user)
+        return Principal(
+            id, role=self.role, app=self.app, user=self.user, speaks_for=self.speaks_for
+        )
 
     def state(self, now_us: int) -> str:
         """ "active", "expired" or "revoked": only an active key opens the door."""
@@ -58,7 +61,8 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
         """Return a line for people."""
         owner = self.principal.id
         until = "" if self.expires_us is None else f", until {to_time(self.expires_us):%F %H:%M}"
-        return f"{self.id} {self.role} of {self.app or 'every app'} as {owner}{until}"
+        speaks = "" if self.speaks_for is None else ", speaks for users"
+        return f"{self.id} {self.role} of {self.app or 'every app'} as {owner}{speaks}{until}"
 
 
 class AccessKeys:
@@ -75,6 +79,7 @@ class AccessKeys:
         app: str | None,
         user: str | None = None,
         expires: timedelta | None = None,
+        speaks_for: Literal["user"] | None = None,
     ) -> tuple[AccessKey, str]:
         """Make a key; and its text, which is stored nowhere. Raises InvalidInput."""
         if user is not None and app is None:
@@ -95,6 +100,7 @@ class AccessKeys:
             user=user,
             created_us=now_us,
             expires_us=until_us,
+            speaks_for=speaks_for,
         )
         _ = key.principal  # raises InvalidInput for what no principal may be
         await self._documents.put(key.id, msgspec.to_builtins(key), expect=0)

@@ -967,6 +967,7 @@ class Limpet:
         query = Query(
             app=check_sessions(app),
             user=user,
+            lent=user is None,  # to a principal of one user: see `GuardedStore.heads`
             labels=_with_task(cursors.labels(labels), task),
             order=order,
             reverse=reverse,
@@ -1055,7 +1056,7 @@ class Limpet:
         from limpet.session.overview import inbox_page
         from limpet.store.overview import WaitingQuery
 
-        query = WaitingQuery(app=app, user=user, kind=kind)
+        query = WaitingQuery(app=app, user=user, lent=user is None, kind=kind)
         return await inbox_page(self._services, query, limit=limit, cursor=cursor)
 
     async def status(self, app: str | None = None) -> StoreStatus:

@@ -257,7 +257,8 @@ class Tokens:
         await self._check_replay(payload, uid, nonce)
         needed = self.policy.scope_for(operation)
         if needed not in payload.scope:
-            raise AccessDenied("access_denied", operation, str(Resource.of(payload.key)))
+            of = str(Resource.of(payload.key))
+            raise AccessDenied("access_denied", operation, of, scope=needed)
         rotated = None
         if operation in self.policy.sensitive:
             rotated = await self._rotated(payload, uid, now_us)

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
 from limpet.model import EMPTY, FrozenDict, Head, Key, unfit
+from limpet.model.facts.isolation import LENT_TO, lent_labels
 from limpet.model.facts.phases import ACTIVE, PHASES
 from limpet.model.facts.running.runs import STATUSES
 from limpet.model.facts.running.waiting import open_request
@@ -172,6 +174,33 @@ def _check_deleted(query: Query) -> None:
             "a deleted session has neither labels, a phase nor a schema version: name an app or a "
             "user"
         )
+
+
+def has_lent(query: Query) -> bool:
+    """True if it asks for sessions of other users, too, that let its user in. A tombstone does not
+    say whom it let in, and a prefix is of the user's own ids."""
+    return query.lent and query.user is not None and not query.deleted and not query.prefix
+
+
+def parts(query: Query) -> tuple[Query, ...]:
+    """The queries that it is put together from, each of one index: the user's own sessions, those
+    that name the user, and those of everybody. A session may be in two of them."""
+    if query.user is None or not has_lent(query):
+        return (query,)
+    own = structs.replace(query, lent=False)
+    labels = [FrozenDict({label: LENT_TO, **query.labels}) for label in lent_labels(query.user)]
+    return (own, *[structs.replace(own, user=None, labels=each) for each in labels])
+
+
+def is_elsewhere(query: Query, at: Key) -> bool:
+    """True if a page in the order of keys ended with a session of another user than this one."""
+    return query.user not in (None, at.user)
+
+
+def is_ahead(query: Query, at: Key) -> bool:
+    """True if then all sessions of the user come after that place, not before it."""
+    user = query.user or ""
+    return user < at.user if query.reverse else user > at.user
 
 
 def by_phase(query: Query) -> bool:

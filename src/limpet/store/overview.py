@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from limpet.model import Key
+from limpet.model import Head, Key
+from limpet.model.facts.isolation import is_lent
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.waiting import OpenRequest
 from limpet.model.lease import Readiness
@@ -19,11 +20,20 @@ WaitingPlace: TypeAlias = tuple[str, int]  # where a page of open requests ended
 
 
 class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection of open requests: of an app, of one of its users, of one kind."""
+    """A selection of open requests: of an app, of one of its users, of one kind. `lent` adds those
+    in sessions of other users that let this one in."""
 
     app: str | None = None
     user: str | None = None
+    lent: bool = False
     kind: str | None = None
+
+
+def is_asked(query: WaitingQuery, head: Head) -> bool:
+    """True if requests of this session are of the user that is asked for."""
+    if query.user in (None, head.key.user):
+        return True
+    return query.lent and query.user is not None and is_lent(head.indexed_labels, query.user)
 
 
 class AskedBy(NamedTuple):
@@ -55,8 +65,9 @@ class Overview(Protocol):
         """At most `limit` open requests, the oldest first, and where to go on; None: no more.
 
         On an index of open requests: the cost does not grow with the sessions that wait for
-        nothing. A request that is open throughout is met exactly once by paging. Without an app,
-        reserved apps (`$…`) are left out. A user goes with an app.
+        nothing, only with those that are lent to the user. A request that is open throughout is
+        met exactly once by paging. Without an app, reserved apps (`$…`) are left out. A user goes
+        with an app.
         """
         ...
 

@@ -219,13 +219,14 @@ class Store(Protocol):
 
         Order "created" is for everything, an app, a user, and labels (`indexed_labels` of a head);
         order "updated" for an app or a user; order "key" for an app or a user, with a prefix of the
-        id for a user. created_after, created_before, updated_after, schema_version and phase go
-        with each. A phase other than active, of everything or of an app, has an index of its own in
-        order "created": sessions then come in the order in which this store received them. What the
-        order goes by bounds the range that is read; the others are applied to what is met in it, at
-        most WALK_MAX heads a page: then the page is short and its cursor leads on. So it
-        is with `deleted`. Paging through order "created" meets every session that exists throughout
-        exactly once.
+        id for a user. `lent` has an index in order "created"; the other orders read every session
+        that is lent to the user for each page. created_after, created_before, updated_after,
+        schema_version and phase go with each. A phase other than active, of everything or of an
+        app, has an index of its own in order "created": sessions then come in the order in which
+        this store received them. What the order goes by bounds the range that is read; the others
+        are applied to what is met in it, at most WALK_MAX heads a page: then the page is short and
+        its cursor leads on. So it is with `deleted`. Paging through order "created" meets every
+        session that exists throughout exactly once.
 
         status and ready are as of now, by the store's clock. They go with order "created" and
         without a phase; a database compares at most SCAN_MAX heads a page, where they lie.
@@ -828,11 +829,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A selection of heads, and their order. Newest first unless `reverse` is False.
 
     `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
-    app, reserved apps (`$…`) are left out unless `reserved` is True.
+    app, reserved apps (`$…`) are left out unless `reserved` is True. Of a user, `lent` adds the
+    sessions of other users in the app that let this one in.
     """
 
     app: str | None = None
     user: str | None = None
+    lent: bool = False
     labels: FrozenDict = EMPTY
     order: Order = "created"
     reverse: bool = True

@@ -14,6 +14,7 @@ import pytest
 from limpet.errors import LimpetError
 from limpet.model import Commit, Draft, Event, Fact, Key, Prepared, prepare
 from limpet.model.facts.creation import created
+from limpet.model.facts.isolation import Isolation
 from limpet.model.keys import Ids
 from limpet.store.protocol import Committed, Loaded, Query, Store
 
@@ -40,10 +41,11 @@ def creation(
     of: Key,
     state: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
+    isolation: Isolation | None = None,
     **more: Any,
 ) -> Commit:
     """The commit that creates a session."""
-    first = created(of, labels=labels or {}, fields=state or {})
+    first = created(of, labels=labels or {}, fields=state or {}, isolation=isolation)
     return Commit(of, (ready(msgspec.structs.replace(first, **more)),), 0)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model.facts.view import Changes, Facts
-from limpet.model.keys import Key, unfit
+from limpet.model.keys import Key, hashed, unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     KEY_PART_CHARS_MAX,
@@ -30,6 +30,10 @@ from limpet.model.values import EMPTY, FrozenDict, described
 IsolationModel: TypeAlias = Literal["per_user", "per_task", "per_agent", "global"]
 ISOLATION_MODELS: Final[tuple[IsolationModel, ...]] = get_args(IsolationModel)
 TASK: Final = "$task"  # the label by which sessions of a task are found
+# The labels by which the sessions that let in other users are found: each user that a session
+# names has one of its own, and a session of everybody has one for all.
+_LENT: Final = "$lent"
+LENT_TO: Final = "yes"
 # A head must stay small.
 ISOLATED_USERS_MAX: Final = 64
 ISOLATED_AGENTS_MAX: Final = 64
@@ -117,6 +121,8 @@ def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
         data["task"] = isolation.task
     elif isolation.model == "per_task":
         data["task"] = key.id
+    if isolation.users or isolation.model == "global":
+        data["listed"] = True  # see `fold`: earlier releases recorded no labels for these users
     if isolation.agents:
         data["agents"] = {
             agent: {"owns": list(fields.owns), "reads": list(fields.reads)}
@@ -162,11 +168,35 @@ def fold(data: Mapping[str, Any], labels: Mapping[str, str]) -> Changes:
     isolation = data.get("isolation")
     if isolation:
         changes["isolation"] = FrozenDict(isolation)
-        if "task" in isolation:
-            changes["labels"] = FrozenDict({**labels, TASK: isolation["task"]})
+        if found_by := _labels_of(isolation):
+            changes["labels"] = FrozenDict({**labels, **found_by})
     if policies := data.get("field_policies"):
         changes["field_policies"] = FrozenDict(policies)
     return changes
+
+
+def lent_labels(user: str) -> tuple[str, str]:
+    """The labels of sessions that let in this user, and of those that let in everybody. Each has
+    the value LENT_TO."""
+    return f"{_LENT}:{hashed(user)}", _LENT
+
+
+def is_lent(labels: Mapping[str, str], user: str) -> bool:
+    """True if a session with these labels, which may be another user's, lets in this user."""
+    return any([name in labels for name in lent_labels(user)])
+
+
+def _labels_of(isolation: Mapping[str, Any]) -> dict[str, str]:
+    """The labels by which a session with this isolation is found."""
+    labels: dict[str, str] = {}
+    if "task" in isolation:
+        labels[TASK] = isolation["task"]
+    if isolation.get("listed"):
+        if isolation.get("model") == "global":
+            labels[_LENT] = LENT_TO
+        else:
+            labels |= {lent_labels(user)[0]: LENT_TO for user in isolation.get("users", ())}
+    return labels
 
 
 def inherited_isolation(facts: Facts) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class WireCall:
         self.service, self.request, self.caller = service, request, caller
         self.lp: Limpet = service.lp_of(caller)
         self.named_app = caller.app or self._named(APP_HEADER, "app")
-        self.named_user = caller.user or self._named(USER_HEADER, "user")
+        self.asked_user = self._named(USER_HEADER, "user")  # None: whoever the caller may list
+        self.named_user = caller.user or self.asked_user
         self.app = self.named_app or DEFAULT_APP
         self.user = self.named_user or DEFAULT_USER
         self.files: dict[str, Document] = {}  # that the request names, each looked up once

@@ -172,7 +172,7 @@ async def list_sessions(call: WireCall) -> Answer:
         raise InvalidQuery(f"by is one of {', '.join(_ORDERS)}")
     check_work(status, ready)
     order: Any = by
-    app, user, labels = call.named_app, call.named_user, call.labels()
+    app, user, labels = call.named_app, call.asked_user, call.labels()
     if ready == "dead" and app is not None:  # of which there is an index
         labels |= {DEAD: "yes"}
     # Stores compare what sessions do much faster, where the order and the phase allow it.
@@ -234,7 +234,7 @@ async def inbox(call: WireCall) -> Answer:
     cursor = None if token is None else from_token(token)
     known: Any = kind
     waiting = await call.lp.inbox(
-        call.named_app, user=call.named_user, kind=known, limit=call.limit(), cursor=cursor
+        call.named_app, user=call.asked_user, kind=known, limit=call.limit(), cursor=cursor
     )
     items = [{"session_id": ids.session_id(each.key.id), **plain(each)} for each in waiting.items]
     return page(items, None if waiting.cursor is None else to_token(waiting.cursor))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -228,8 +228,8 @@ class Ordered:
 
     __slots__ = ("_items",)
 
-    def __init__(self) -> None:
-        self._items: list[int] = []
+    def __init__(self, items: Iterable[int] = ()) -> None:
+        self._items = sorted(items)
 
     def __len__(self) -> int:
         return len(self._items)

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -125,7 +126,7 @@ from limpet.store.jobs import Pace, WriteJob, WriterCall
 from limpet.store.leases import Place, span_us
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Mark, Marks, added
-from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery, is_asked
 from limpet.store.pages import PageBytes, bare, newest_since, page, walk, wanted, within
 from limpet.store.protocol import (
     ChainedEvent,
@@ -579,7 +580,7 @@ class FilesStore:
         requests = sorted(
             ((request.label, entry.row), AskedBy(entry.key, request))
             for entry in self.state.index.asking()
-            if _in_app(entry.key, query.app) and query.user in (None, entry.key.user)
+            if _in_app(entry.key, query.app) and is_asked(query, entry.head)
             if departure(entry.head.facts) is None
             for request in open_in(entry.head.facts)
             if query.kind in (None, request.kind)
@@ -919,16 +920,6 @@ class FilesStore:
             yield from self._by_phase(query, cursor)
             return
         index = self.state.index
-        order: Ordered
-        rest: dict[str, str] = {}
-        if query.labels:
-            (name, value), *more = query.labels.items()
-            rest = dict(more)
-            order = index.labeled(query.app or "", query.user, name, value)
-        elif query.order == "updated":
-            order = index.updated(query.app, query.user)
-        else:
-            order = index.created(query.app, query.user)
         own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
         low = None if own_us is None else (own_us + 1 << ROW_BITS) - 1
         high = None
@@ -941,13 +932,30 @@ class FilesStore:
                 high = at if high is None else min(high, at)
             else:
                 low = at if low is None else max(low, at)
-        for item in order.walk(low=low, high=high, reverse=query.reverse):
+        walks = [self._walk(part, low, high) for part in cursors.parts(query)]
+        for item, _ in groupby(merge(*walks, reverse=query.reverse)):
             entry = index.by_row[row_of(item)]
             if query.app is None and is_reserved(entry.key.app) and not query.reserved:
                 continue
-            if rest and not rest.items() <= entry.head.indexed_labels.items():
-                continue
             yield entry
+
+    def _walk(self, query: Query, low: int | None, high: int | None) -> Iterator[int]:
+        """The items of one index between these two, in the order of the query."""
+        index, by_update = self.state.index, query.order == "updated"
+        if not query.labels:
+            owned = (index.updated if by_update else index.created)(query.app, query.user)
+            yield from owned.walk(low=low, high=high, reverse=query.reverse)
+            return
+        (name, value), *more = query.labels.items()
+        rest = dict(more)
+        order = index.labeled(query.app or "", query.user, name, value)
+        if by_update:  # of sessions that are lent, which have no index in this order
+            rows = map(row_of, order.walk(low=None, high=None, reverse=False))
+            order = Ordered([index.by_row[r].head.updated_us << ROW_BITS | r for r in rows])
+        for item in order.walk(low=low, high=high, reverse=query.reverse):
+            labels = index.by_row[row_of(item)].head.indexed_labels if rest else rest
+            if rest.items() <= labels.items():
+                yield item
 
     def _by_key(self, query: Query, cursor: str | None) -> Iterator[IndexedSession]:
         index = self.state.index
@@ -963,6 +971,9 @@ class FilesStore:
                         if at is None or (place < at if query.reverse else place > at):
                             yield entry
             return
+        if query.app is not None and query.user is not None:
+            yield from self._by_key_of(query, query.app, query.user, at)
+            return
         apps: Iterable[str] = index.apps.walk(at and at[0].app, reverse=query.reverse)
         for app in apps if query.app is None else [query.app]:
             if query.app is None and is_reserved(app) and not query.reserved:
@@ -970,8 +981,31 @@ class FilesStore:
             low = at[0].user if at is not None and at[0].app == app else None
             tree = index.users.get(app)
             users = () if tree is None else tree.walk(low, reverse=query.reverse)
-            for user in users if query.user is None else [query.user]:
+            for user in users:
                 yield from self._ids(query, app, user, at)
+
+    def _by_key_of(
+        self, query: Query, app: str, user: str, at: tuple[Key, int] | None
+    ) -> Iterator[IndexedSession]:
+        """Yield a user's sessions in the order of keys, and with them those that are lent."""
+        own = self._ids(query, app, user, at)
+        if not cursors.has_lent(query):
+            yield from own
+            return
+        index, lent = self.state.index, set[int]()
+        for part in cursors.parts(query)[1:]:
+            lent |= {row_of(item) for item in self._walk(part, None, None)}
+        others = sorted(
+            (entry for row in lent if (entry := index.by_row[row]).key.user != user),
+            key=attrgetter("key"),
+            reverse=query.reverse,
+        )
+        beyond = (
+            entry
+            for entry in others
+            if at is None or (entry.key < at[0] if query.reverse else entry.key > at[0])
+        )
+        yield from merge(own, beyond, key=attrgetter("key"), reverse=query.reverse)
 
     def _ids(
         self, query: Query, app: str, user: str, at: tuple[Key, int] | None

@@ -49,6 +49,7 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
+from limpet.model.facts.isolation import is_lent
 from limpet.model.facts.phases import is_stub
 from limpet.model.lease import admits
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, MARKS_SWEPT
@@ -580,6 +581,8 @@ def _matches_owner(head: Head, query: Query) -> bool:
     if query.app is None and is_reserved(key.app) and not query.reserved:
         return False
     owned = query.app in (None, key.app) and query.user in (None, key.user)
+    if not owned and query.user is not None and cursors.has_lent(query):
+        owned = query.app == key.app and is_lent(head.indexed_labels, query.user)
     return owned and key.id.startswith(query.prefix)
 
 

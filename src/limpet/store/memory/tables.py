@@ -61,7 +61,7 @@ from limpet.store.blobs import Blob
 from limpet.store.clock import Clock
 from limpet.store.leases import Place, span_us
 from limpet.store.live import MemoryChannel
-from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery, is_asked
 from limpet.store.protocol import Erasure
 from limpet.store.scopes import DELETED, Scopes, Sizes
 
@@ -378,7 +378,7 @@ class Leasing(MemoryTables):
             ((request.label, kept.row), AskedBy(head.key, request))
             for kept in self._kept.values()
             if _in_app((head := kept.fold.head).key, query.app)
-            and query.user in (None, head.key.user)
+            and is_asked(query, head)
             and departure(head.facts) is None
             for request in open_in(head.facts)
             if query.kind in (None, request.kind)

@@ -10,6 +10,7 @@ import pytest
 
 from limpet.errors import InvalidQuery
 from limpet.model import FrozenDict, Head, Key, Prepared, limits
+from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.moves import departed, departure
 from limpet.model.facts.phases import transition
 from limpet.model.facts.running.requests import RequestKind, asked
@@ -19,7 +20,7 @@ from limpet.store.leases import LeaseStore
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
-from limpet.testing.commits import ALL, add, create, draft, key, ready
+from limpet.testing.commits import ALL, add, create, creation, draft, key, ready
 from limpet.testing.leases import FAR_US, claim, due
 
 A, B, C = key("a"), key("b", user="bob"), key("c", app="bank")
@@ -124,6 +125,39 @@ class OverviewLaws:
         await add(store, page[2].key, answer("x"))  # the place it ends at, or one before it
         rest, _ = await store.waiting(WaitingQuery(), limit=100, after=after)
         assert seen([*page, *rest]) == whole
+
+    async def test_open_requests_of_lent_sessions_are_found_with_ones_own(
+        self, store: OverviewStore, clock: FakeClock
+    ) -> None:
+        """Of sessions that name the user and of those of everybody, each once, in their order."""
+        named, everybody = Isolation(users=("eve",)), Isolation("global")
+        of = {
+            key("a0"): None,
+            key("b0", user="eve"): everybody,
+            key("c0"): named,
+            key("d0", app="bank"): everybody,
+            key("e0", user="bob"): everybody,
+            key("f0", user="eve"): None,
+        }
+        for each, isolation in of.items():
+            await store.commit([creation(each, isolation=isolation)])
+        for kind in ("approval", "question"):
+            for each in of:
+                await add(store, each, asking(f"{each.id}-{kind}", kind))
+                clock.advance(SECOND)
+        whole = [("b0", 2), ("c0", 2), ("e0", 2), ("f0", 2)]
+        whole += [(id, 3) for id, _ in whole]
+        lent = WaitingQuery(app="shop", user="eve", lent=True)
+        for size in (1, 2, 3, 8, 9):
+            assert seen(await inbox(store, lent, size=size)) == whole
+        questions = WaitingQuery(app="shop", user="eve", lent=True, kind="question")
+        assert seen(await inbox(store, questions)) == whole[4:]
+        assert seen(await inbox(store, WaitingQuery(app="shop", user="eve"))) == [
+            ("b0", 2),
+            ("f0", 2),
+            ("b0", 3),
+            ("f0", 3),
+        ]
 
     async def test_an_answered_request_is_not_listed(self, store: OverviewStore) -> None:
         """Nor one of a session that was interrupted, terminated or deleted."""

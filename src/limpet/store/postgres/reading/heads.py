@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
+from limpet.model.facts.isolation import lent_labels
 from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
@@ -101,8 +102,7 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
         most = limits.WALK_MAX if cursors.filters(query) else limit + 1
         source, where, columns = _by_phase(query, cursor, args, most)
     else:
-        by_key = query.deleted or query.order == "key"
-        source, where, columns = (_by_key if by_key else _range)(query, cursor, args)
+        source, where, columns = _in_order(query, cursor, args, limit)
     if query.app is None and not query.reserved:
         where.append(_UNRESERVED)
     way = "DESC" if query.reverse else "ASC"
@@ -122,6 +122,38 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
         met = f"passes OR n = {walked}"
         sql = f"SELECT * FROM ({sql}) w WHERE {met} LIMIT {limit + 1}"  # nosec B608  # numbers
     return sql, args
+
+
+def _in_order(
+    query: Query, cursor: str | None, args: list[Any], limit: int
+) -> tuple[str, list[str], list[str]]:
+    """The range of an index; or a page of each that the query is put together from, each row once
+    (see `cursors.parts`)."""
+    at: Any
+    if query.deleted or query.order == "key":
+        range_of: Any = _by_key
+        at = None if cursor is None else cursors.read_key(cursor, query)
+    else:
+        range_of = _range
+        at = None if cursor is None else cursors.read(cursor, query)
+    parts = [range_of(part, at, args) for part in cursors.parts(query)]
+    if len(parts) == 1:
+        source, where, columns = parts[0]
+        return source, where, columns
+    most = _walked(query) if cursors.filters(query) else limit + 1
+    way = "DESC" if query.reverse else "ASC"
+    pages = []
+    for source, where, columns in parts:
+        order = ", ".join([f"{column} {way}" for column in columns])
+        chosen = " AND ".join(where)
+        # Put together from our own texts and column names; values are parameters.
+        page = f"SELECT s.* FROM {source} WHERE {chosen} ORDER BY {order} LIMIT {most}"  # nosec B608
+        pages.append(f"({page})")
+    by_key = query.order == "key"
+    columns = ["s.owner", "s.id"] if by_key else [f"s.{query.order}_us", "s.sid"]
+    once = ", ".join(columns)
+    union = " UNION ALL ".join(pages)
+    return f"(SELECT DISTINCT ON ({once}) s.* FROM ({union}) s) s", [], columns  # nosec B608
 
 
 def on_page(rows: list[Any], query: Query, limit: int) -> tuple[list[Any], str | None]:
@@ -173,12 +205,15 @@ def _has_range(query: Query) -> bool:
     return query.created_after_us is not None or query.created_before_us is not None
 
 
-def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list[str], list[str]]:
-    """The range of an index: its source, its conditions, and the columns that order it."""
+def _range(
+    query: Query, place: tuple[int, int] | None, args: list[Any]
+) -> tuple[str, list[str], list[str]]:
+    """The range of an index after this place: its source, its conditions, and the columns that
+    order it."""
     source, where, mark = _source(query, args)
     row = "l0.sid" if query.labels else "s.sid"
     columns = [mark, row]
-    at = None if cursor is None else list(cursors.read(cursor, query))
+    at = None if place is None else list(place)
     if query.order == "updated":  # indexed by the slot, and sorted within it
         columns.insert(0, "s.slot")
         after_us = query.updated_after_us
@@ -196,24 +231,34 @@ def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list
     return source, where, columns
 
 
-def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list[str], list[str]]:
-    """Return heads in the order of keys; those deleted under one key in the order of their rows."""
+def _by_key(
+    query: Query, place: tuple[Key, int] | None, args: list[Any]
+) -> tuple[str, list[str], list[str]]:
+    """Return heads in the order of keys, after this place; those deleted under one key in the order
+    of their rows."""
     owner = [value for value in (query.app, query.user) if value is not None]
     columns = ["s.app", "s.owner", "s.id"]
     rest = columns[len(owner) :]
-    named = zip(columns[: len(owner)], owner, strict=True)
-    where = [f"{column} = {_bind(args, value)}" for column, value in named]
+    source = f"limpet.{'tombstones' if query.deleted else 'sessions'} s"
+    if query.labels:
+        source, where, _ = _source(query, args)
+    else:
+        named = zip(columns[: len(owner)], owner, strict=True)
+        where = [f"{column} = {_bind(args, value)}" for column, value in named]
     if query.prefix:
         where.append(f"s.id >= {_bind(args, query.prefix)}")
         if (past := cursors.prefix_end(query.prefix)) is not None:
             where.append(f"s.id < {_bind(args, past)}")
     if query.deleted:
         rest.append("s.sid")
-    if cursor is not None:
-        at, row = cursors.read_key(cursor, query)
+    if place is not None and cursors.is_elsewhere(query, place[0]):
+        if not cursors.is_ahead(query, place[0]):
+            where.append("false")
+    elif place is not None:
+        at, row = place
         marks = [at.app, at.user, at.id, row][len(owner) :]
         where.append(_beyond(rest, marks[: len(rest)], args, reverse=query.reverse))
-    return f"limpet.{'tombstones' if query.deleted else 'sessions'} s", where, rest
+    return source, where, rest
 
 
 def _by_phase(
@@ -263,7 +308,8 @@ def _source(query: Query, args: list[Any]) -> tuple[str, list[str], str]:
             where.append(f"l{place}.{column} = {_bind(args, text)}")
         if query.user is not None:
             where.append(f"l{place}.owner = {_bind(args, query.user)}")
-    return f"{source} JOIN limpet.sessions s ON s.sid = l0.sid", where, "l0.created_us"
+    mark = "s.updated_us" if query.order == "updated" else "l0.created_us"
+    return f"{source} JOIN limpet.sessions s ON s.sid = l0.sid", where, mark
 
 
 def _bind(args: list[Any], value: Any) -> str:
@@ -337,7 +383,10 @@ async def waiting(
 ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
     """One page of open requests."""
     asked = (query.app, query.user, query.kind, *(after or (ASKED, 0)), limit + 1)
-    met = await conn.fetch(SQL["waiting"], *asked)
+    met = list(await conn.fetch(SQL["waiting"], *asked))
+    if query.lent and query.user is not None and query.app is not None:
+        met += await conn.fetch(SQL["waiting_lent"], *asked, list(lent_labels(query.user)))
+        met.sort(key=itemgetter("name", "sid"))
     last = met[limit - 1] if len(met) > limit else None
     places = [(rows.key_from(row), open_request(row["name"], row["value"])) for row in met[:limit]]
     asking = tuple([AskedBy(key, request) for key, request in places if request is not None])

@@ -22,6 +22,16 @@ SELECT p.name, p.value, p.sid, s.app, s.owner, s.id AS session_id FROM (
 ) p JOIN limpet.sessions s ON s.sid = p.sid
 ORDER BY p.name, p.sid
 
+-- name: waiting_lent
+-- Of the sessions of others that let the user in: their own labels have the requests.
+SELECT a.key COLLATE "C" AS name, a.value, s.sid, s.app, s.owner, s.id AS session_id
+FROM limpet.labels l JOIN limpet.sessions s ON s.sid = l.sid
+    CROSS JOIN LATERAL jsonb_each_text(s.facts -> 'labels') a
+WHERE l.app = $1 AND l.name = ANY ($7::text[]) AND l.value = 'yes' AND s.owner <> $2
+  AND (s.facts ? 'departed') IS NOT TRUE AND a.key COLLATE "C" >= '$asked:' AND a.key COLLATE "C" < '$asked;'
+  AND (a.key COLLATE "C", s.sid) > ($4, $5) AND ($3::text IS NULL OR a.value = $3)
+ORDER BY a.key COLLATE "C", s.sid LIMIT $6
+
 -- name: status
 -- What `model.lease.status_at` says of a head `s`: a part of statements.
 CASE

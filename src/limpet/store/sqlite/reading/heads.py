@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ import apsw
 import msgspec
 
 from limpet.model import Fold, FrozenDict, Head, Key, blank, is_reserved, limits, replay_any
+from limpet.model.facts.isolation import lent_labels
 from limpet.model.facts.phases import ACTIVE
 from limpet.model.facts.running.waiting import ASKED, open_request
 from limpet.store import cursor as cursors
@@ -72,12 +73,42 @@ def rows_of(
         if cursors.by_phase(query):
             reading = _by_phase(conn, stack, query, cursor, most)
         else:
-            source, where, order, args = (_by_key if _is_by_key(query) else _range)(query, cursor)
             columns = rows.TOMBSTONE_COLUMNS if query.deleted else _COLUMNS
-            sql = _select(columns, source, where, order, query)
-            reading = _opened(conn, stack).execute(sql, (*args, most))
+            reading = _in_order(
+                query,
+                [
+                    _opened(conn, stack).execute(
+                        _select(columns, each.source, each.where, each.order, query),
+                        (*each.args, most),
+                    )
+                    for each in _ranges(query, cursor)
+                ],
+            )
         met, last = walk(reading, lambda row: _passes(row, query), limit)
     return met, None if last is None else cursor_after(last, query)
+
+
+def _ranges(query: Query, cursor: str | None) -> list[_Range]:
+    """The ranges of indexes that a page is put together from: see `cursors.parts`."""
+    if _is_by_key(query):
+        place = None if cursor is None else cursors.read_key(cursor, query)
+        return [_by_key(part, place) for part in cursors.parts(query)]
+    at = None if cursor is None else cursors.read(cursor, query)
+    return [_range(part, at) for part in cursors.parts(query)]
+
+
+def _in_order(query: Query, readings: list[apsw.Cursor]) -> Iterable[HeadRow]:
+    """The rows of several ranges in the order of the query, each row once."""
+    if len(readings) == 1:
+        return readings[0]
+    by_key = _is_by_key(query)
+    mark = _UPDATED if query.order == "updated" else _CREATED
+
+    def place(row: HeadRow) -> Any:
+        return row[1:4] if by_key else (row[mark], row[0])
+
+    merged = merge(*readings, key=place, reverse=query.reverse)
+    return (next(same) for _, same in groupby(merged, key=itemgetter(0)))
 
 
 def _by_work(
@@ -85,33 +116,33 @@ def _by_work(
 ) -> tuple[list[HeadRow], str | None]:
     """The rows of a page that do now what is asked for. SQLite compares them where they lie, up to
     the last row that a page may look at."""
-    source, where, order, args = _range(query, cursor)
-    edge = _edge(conn, query, source, where, order, args)
-    if edge is not None:
-        where.append(f"({', '.join(order)}) {'>=' if query.reverse else '<='} (?, ?)")
-        args += edge
-    for name, value in (("status", query.status), ("readiness", query.ready)):
-        if value is not None:
-            where.append(f"({SQL[name]}) = ?")
-            args.append(value)
-    sql = _select(_COLUMNS, f"{source} CROSS JOIN (SELECT ? AS now_us)", where, order, query)
-    with closing(conn.cursor()) as reading:
-        heads = reading.execute(sql, (now_us, *args, limits.SCAN_MAX))
+    ranges = _ranges(query, cursor)
+    edges = [edge for each in ranges if (edge := _edge(conn, query, each)) is not None]
+    edge = (max if query.reverse else min)(edges) if edges else None
+    with ExitStack() as stack:
+        readings: list[apsw.Cursor] = []
+        for source, where, order, args in ranges:
+            if edge is not None:
+                where.append(f"({', '.join(order)}) {'>=' if query.reverse else '<='} (?, ?)")
+                args += edge
+            for name, value in (("status", query.status), ("readiness", query.ready)):
+                if value is not None:
+                    where.append(f"({SQL[name]}) = ?")
+                    args.append(value)
+            timed = f"{source} CROSS JOIN (SELECT ? AS now_us)"
+            sql = _select(_COLUMNS, timed, where, order, query)
+            asked = (now_us, *args, limits.SCAN_MAX)
+            readings.append(_opened(conn, stack).execute(sql, asked))
+        heads = _in_order(query, readings)
         met, last = walk(heads, lambda row: _passes(row, query), limit)
     if last is not None:
         return met, cursor_after(last, query)
     return met, None if edge is None else cursors.write(query, *edge)
 
 
-def _edge(
-    conn: apsw.Connection,
-    query: Query,
-    source: str,
-    where: list[str],
-    order: list[str],
-    args: list[Any],
-) -> tuple[int, int] | None:
+def _edge(conn: apsw.Connection, query: Query, of: _Range) -> tuple[int, int] | None:
     """The place of the last head that a page may look at; None if the range ends before it."""
+    source, where, order, args = of
     sql = _select(", ".join(order), source, where, order, query)
     place: tuple[int, int] | None = conn.execute(
         f"{sql} OFFSET ?", (*args, 1, limits.SCAN_MAX - 1)
@@ -192,24 +223,27 @@ def _by_phase(
     return merge(*parts, key=itemgetter(0), reverse=query.reverse)
 
 
-def _range(query: Query, cursor: str | None) -> _Range:
-    """The range of an index in the order of times: of everything, an app, a user, or labels."""
-    mark = "s.updated_us" if query.order == "updated" else "s.created_us"
-    source, (where, args) = "sessions s", _owner_condition(query)
+def _range(query: Query, at: tuple[int, int] | None) -> _Range:
+    """The range of an index in the order of times, after this place: of everything, an app, a
+    user, or labels."""
+    source, mark = "sessions s", "s.created_us"
+    where, args = _owner_condition(query)
     if query.labels:
         source, mark, where, args = _by_label(query)
+    if query.order == "updated":
+        mark = "s.updated_us"
     row = "l0.sid" if query.labels else "s.sid"
     _add_range(query, mark, where, args)
     order = [mark, row]
     if query.order == "updated":  # by slots, as the index has them, and sorted within each
         order.insert(0, "s.slot")
-    if cursor is not None:
-        sign, (at, at_row) = "<" if query.reverse else ">", cursors.read(cursor, query)
+    if at is not None:
+        sign = "<" if query.reverse else ">"
         if query.order == "updated":
             where.append(f"s.slot {sign}= ?")
-            args.append(at >> limits.UPDATE_SLOT_BITS)
+            args.append(at[0] >> limits.UPDATE_SLOT_BITS)
         where.append(f"({mark}, {row}) {sign} (?, ?)")
-        args += [at, at_row]
+        args += at
     return _Range(source, where, order, args)
 
 
@@ -244,9 +278,13 @@ def _select(columns: str, source: str, where: list[str], order: list[str], query
     return f"SELECT {columns} FROM {source}{chosen} ORDER BY {ordered} LIMIT ?"  # nosec B608
 
 
-def _by_key(query: Query, cursor: str | None) -> _Range:
-    """Return heads in the order of keys: living sessions, or those that were deleted."""
+def _by_key(query: Query, at: tuple[Key, int] | None) -> _Range:
+    """Return heads in the order of keys, after this place: living sessions, or those that were
+    deleted."""
+    source = "tombstones s" if query.deleted else "sessions s"
     where, args = _owner_condition(query)
+    if query.labels:
+        source, _, where, args = _by_label(query)
     columns = ["s.app", "s.user", "s.id", "s.sid"]
     rest = columns if query.app is None else columns[1 if query.user is None else 2 :]
     if query.prefix:
@@ -256,12 +294,14 @@ def _by_key(query: Query, cursor: str | None) -> _Range:
         if last is not None:
             where.append("s.id < ?")
             args.append(last)
-    if cursor is not None:
-        key, row = cursors.read_key(cursor, query)
+    if at is not None and cursors.is_elsewhere(query, at[0]):
+        if not cursors.is_ahead(query, at[0]):
+            where.append("0")
+    elif at is not None:
+        key, row = at
         marks = ", ".join("?" for _ in rest)
         where.append(f"({', '.join(rest)}) {'<' if query.reverse else '>'} ({marks})")
         args += [key.app, key.user, key.id, row][-len(rest) :]
-    source = "tombstones s" if query.deleted else "sessions s"
     return _Range(source, where, rest, args)
 
 
@@ -419,6 +459,11 @@ def waiting(
     rest = (query.user, *(after or (ASKED, 0)), query.kind, limit + 1)
     apps = _apps(conn, "labeled_app_after") if query.app is None else [query.app]
     pages: list[Any] = [conn.execute(SQL[name], (app, *rest)).fetchall() for app in apps]
+    if query.lent and query.user is not None and query.app is not None:
+        pages += [
+            conn.execute(SQL["waiting_lent"], (query.app, *rest, label)).fetchall()
+            for label in lent_labels(query.user)
+        ]
     met = list(islice(merge(*pages, key=lambda row: (row[0], row[2])), limit + 1))
     more = (met[limit - 1][0], met[limit - 1][2]) if len(met) > limit else None
     places = [(Key(*row[3:]), open_request(row[0], row[1])) for row in met[:limit]]

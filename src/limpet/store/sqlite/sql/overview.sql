@@ -22,6 +22,15 @@ WHERE l.app = ?1 AND l.user = ?2 AND l.name >= '$asked:' AND l.name < '$asked;'
   AND s.facts -> '$.departed' IS NULL
 ORDER BY l.name, l.sid LIMIT ?6
 
+-- name: waiting_lent
+-- Of the sessions of others that let the user in: their own labels have the requests.
+SELECT a.key, a.value, s.sid, s.app, s.user, s.id
+FROM labels l CROSS JOIN sessions s ON s.sid = l.sid CROSS JOIN json_each(s.facts, '$.labels') a
+WHERE l.app = ?1 AND l.name = ?7 AND l.value = 'yes' AND s.user <> ?2
+  AND a.key >= '$asked:' AND a.key < '$asked;' AND (a.key, s.sid) > (?3, ?4)
+  AND (?5 IS NULL OR a.value = ?5) AND s.facts -> '$.departed' IS NULL
+ORDER BY a.key, s.sid LIMIT ?6
+
 -- name: status
 -- What `model.lease.status_at` says of a head `s` at the time `now_us`: a part of statements.
 CASE

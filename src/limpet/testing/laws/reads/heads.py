@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from limpet.errors import (
@@ -14,6 +15,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import FrozenDict, Head, Key
+from limpet.model.facts.isolation import Isolation
 from limpet.store.protocol import Query, SingleHeads, Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load
 
@@ -45,6 +47,25 @@ async def _all(store: Store, query: Query, size: int = 5) -> list[Head]:
             return met
         assert len(page.items) == size
     raise AssertionError("paging does not come to an end")
+
+
+async def _lend(store: Store) -> set[str]:
+    """Sessions of ada, bob and eve in two apps. Returns the ids of those that are eve's to meet:
+    her own, those that name her, and those of everybody in the app."""
+    of_eve = set()
+    for n in range(24):
+        app, user = ("shop", "else")[n % 8 == 7], ("ada", "bob", "eve")[n % 3]
+        isolation = (None, Isolation(users=("zoe", "eve")), Isolation("global"), None)[n % 4]
+        made = creation(
+            key(f"s{n:02}", app=app, user=user),
+            {"n": n},
+            labels={"plan": "gold"} if n % 2 else {},
+            isolation=isolation,
+        )
+        await store.commit([made])
+        if app == "shop" and (user == "eve" or isolation is not None):
+            of_eve.add(f"s{n:02}")
+    return of_eve
 
 
 def _ids(heads: list[Head]) -> list[str]:
@@ -240,3 +261,51 @@ class HeadLaws:
             assert len({head.version for head in page.items}) == 1
             await asyncio.sleep(0)
         await writing
+
+    async def test_what_is_lent_to_a_user_is_listed_with_its_own(self, store: Store) -> None:
+        """In each order, from either end, for each size of page: each session once, in its place,
+        and nothing else."""
+        of_eve = await _lend(store)
+        whole = await _all(store, Query(app="shop"), size=50)
+        for order in ("created", "updated", "key"):
+            for reverse in (True, False):
+                expected = [
+                    head.key.id
+                    for head in await _all(
+                        store, Query(app="shop", order=order, reverse=reverse), size=50
+                    )
+                    if head.key.id in of_eve
+                ]
+                lent = Query(app="shop", user="eve", lent=True, order=order, reverse=reverse)
+                for size in (1, 2, 5, 50):
+                    assert _ids(await _all(store, lent, size=size)) == expected, (order, size)
+        own = _ids(await _all(store, Query(app="shop", user="eve")))
+        assert {h.key.id for h in whole if h.key.user == "eve"} == set(own) < of_eve
+        of_zoe = await _all(store, Query(app="shop", user="zoe", lent=True))
+        assert {head.key.user for head in of_zoe} == {"ada", "bob", "eve"}
+        nobody = await _all(store, Query(app="shop", user="mia", lent=True))
+        assert all(head.facts["isolation"]["model"] == "global" for head in nobody)
+        assert await _all(store, Query(app="elsewhere", user="eve", lent=True)) == []
+
+    async def test_what_is_lent_is_filtered_and_read_like_the_rest(self, store: Store) -> None:
+        """By labels, times, phase, status; with states; and an ended session leaves the list."""
+        of_eve = await _lend(store)
+        lent = Query(app="shop", user="eve", lent=True)
+        met = await _all(store, lent, size=50)
+        gold = Query(app="shop", user="eve", lent=True, labels=GOLD)
+        assert {head.key.id for head in await _all(store, gold)} == {
+            id for id in of_eve if int(id[1:]) % 2
+        }
+        edge = met[len(met) // 2]
+        later = msgspec.structs.replace(lent, created_after_us=edge.created_us)
+        after = [head for head in met if head.created_us > edge.created_us]
+        assert await _all(store, later) == after
+        for more in ({"phase": "active"}, {"status": "idle"}, {"ready": "idle"}):
+            query = msgspec.structs.replace(lent, **more)
+            assert await _all(store, query, size=50) == met
+        page = await store.heads(lent, cursor=None, limit=50, states=True)
+        states = {each.id: state["n"] for each, state in page.states.items()}
+        assert states == {id: int(id[1:]) for id in of_eve}
+        gone = next(head.key for head in met if head.key.user != "eve")
+        await store.delete(gone)
+        assert gone.id not in _ids(await _all(store, lent))
