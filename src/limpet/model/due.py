@@ -16,7 +16,8 @@ from limpet.model.facts.inputs import pending, pending_us
 from limpet.model.facts.moves import KEPT_US
 from limpet.model.facts.phases import ACTIVE, ARCHIVED, SUSPENDED, TERMINAL, Phase, roused_us
 from limpet.model.facts.running import endings
-from limpet.model.facts.running.runs import is_retried, next_us
+from limpet.model.facts.running.deaths import deaths_in
+from limpet.model.facts.running.runs import is_open, is_retried, next_us
 from limpet.model.facts.timers import first_us, timers_in
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
@@ -167,6 +168,9 @@ class Reasons(msgspec.Struct, frozen=True, gc=False):
     timers: tuple[tuple[str, int], ...] = ()  # the longest due first
     pending: int = 0
     pending_us: int | None = None
+    deaths: int = 0  # since it last ended a wake by itself; above 0 it is run alone
+    is_open: bool = False  # a run was begun that nobody has closed
+    fence: int = 0  # of the lease of the last run that was closed
 
 
 NO_REASONS: Final = Reasons()
@@ -177,7 +181,10 @@ def due_for(facts: Facts, now_us: int) -> Reasons:
     timers = timers_in(facts).items()
     due = [(t.at_us, n) for n, t in timers if t.kind == "wake" and t.at_us <= now_us]
     by_time = tuple([(name, at_us) for at_us, name in sorted(due)])
-    return Reasons(by_time, pending(facts), pending_us(facts))
+    waits = (by_time, pending(facts), pending_us(facts))
+    if (run := facts.get("run")) is None:
+        return Reasons(*waits)
+    return Reasons(*waits, deaths_in(facts).total, is_open(facts), run.get("fence", 0))
 
 
 def reasons_at(head: Head, now_us: int) -> Reasons:

@@ -20,10 +20,21 @@ from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.runs import Status, is_dead, run_in, waiting_status
 from limpet.model.head import Head
 from limpet.model.keys import Key
-from limpet.model.limits import LEFT_SECONDS
+from limpet.model.limits import LEFT_SECONDS, WORKER_CHARS_MAX
 
 LEFT_US: Final = round(LEFT_SECONDS * 1_000_000)
+ALONE: Final = "/alone"  # ends the name of a holder that runs nothing else
+WITHDRAWN: Final = ""  # in place of the holder of a lease that ran out while it lived
 AHEAD_US: Final = 1_000_000  # a lease granted this far ahead of the clock is measured again
+
+
+class Expired(msgspec.Struct, frozen=True, gc=False):
+    """A lease that ran out unreleased: whoever claims the session next learns of it."""
+
+    worker: str
+    leased_us: int  # when it was granted, or renewed for the last time
+    until_us: int
+    excused: bool = False  # its holder lives: it is not counted as a death
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +49,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     reasons: Reasons = NO_REASONS  # what made the session due then
     lock: bool = False  # acquired by key with lp.work.lock, due or not
     uid: str = ""  # the session it is of: another one under the same key is not leased by it
+    expired: Expired | None = None  # the lease before this one, if its holder never ended it
 
     @property
     def until(self) -> datetime:
@@ -55,13 +67,44 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
         return tuple([name for name, _ in self.reasons.timers])
 
 
-def lease_of(head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
-    """The lease that a leased head describes, granted now for this long."""
+def lease_of(
+    head: Head, lease_seconds: float, now_us: int, *, lock: bool = False, before: Head | None = None
+) -> Lease:
+    """The lease that a leased head describes, granted now for this long; `before` is the head
+    without it."""
     assert head.worker is not None
     assert head.lease_us is not None
     reasons = reasons_at(head, now_us)
     until = (head.fence, head.lease_us, lease_seconds, now_us)
-    return Lease(head.key, head.worker, *until, reasons, lock, head.uid)
+    expired = None
+    if before is not None:
+        expired = expired_lease(before.worker, before.lease_us, before.leased_us, now_us)
+    return Lease(head.key, head.worker, *until, reasons, lock, head.uid, expired)
+
+
+def expired_lease(
+    worker: str | None, lease_us: int | None, leased_us: int | None, now_us: int
+) -> Expired | None:
+    """Return the lease that a head describes if it ran out unreleased."""
+    if worker is None or lease_us is None or now_us < lease_us:
+        return None
+    since_us = lease_us if leased_us is None else leased_us
+    return Expired(worker, since_us, lease_us, excused=worker == WITHDRAWN)
+
+
+def alone(lease: Lease) -> Lease:
+    """The lease as its holder renews it while it runs nothing else: if that dies, this session was
+    the only one in flight."""
+    return msgspec.structs.replace(lease, worker=_holder(lease.worker) + ALONE)
+
+
+def is_alone(worker: str) -> bool:
+    """True if the holder of a lease ran nothing else under its name."""
+    return worker.endswith(ALONE)
+
+
+def _holder(worker: str) -> str:
+    return worker.removesuffix(ALONE)[: WORKER_CHARS_MAX - len(ALONE)]
 
 
 def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
@@ -100,7 +143,22 @@ def renewed(head: Head, lease: Lease, now_us: int, until_us: int) -> Head:
     fence = lease.fence
     if fence == 0 or not is_of(lease, head) or not admits(head, fence, now_us):
         raise SessionFenced(head.key, fence, head.fence)
-    return with_lease(head, fence, until_us, head.worker, now_us)
+    return with_lease(head, fence, until_us, renamed(head.worker, lease.worker), now_us)
+
+
+def renamed(held: str | None, asked: str) -> str | None:
+    """The name of a holder that renews: it says whether it runs the session alone."""
+    return asked if held is not None and _holder(held) == _holder(asked) else held
+
+
+def withdrawn(head: Head, lease: Lease, now_us: int) -> Head | None:
+    """The head after its holder came back too late, and before anybody else: the lease is over, but
+    the next claim counts no death. None if somebody else came before."""
+    if lease.fence == 0 or head.fence != lease.fence or not is_of(lease, head):
+        return None
+    if head.worker in (None, WITHDRAWN) or is_leased(head, now_us):
+        return None
+    return with_lease(head, head.fence, head.lease_us, WITHDRAWN, head.leased_us)
 
 
 def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:

@@ -219,13 +219,13 @@ class LeaseGuard:
     """
 
     def __init__(self, lp: Limpet, lease: Lease, since_ns: int) -> None:
-        self._lp, self._lease = lp, lease
+        self._lp, self.lease = lp, lease
         self._until_ns = 0
         self.renewed(since_ns)
 
     def renewed(self, since_ns: int) -> None:
         """The store has renewed the lease, and was asked to at this time of `steady_ns`."""
-        self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1e9))
+        self._until_ns = max(self._until_ns, since_ns + round(self.lease.lease_seconds * 1e9))
 
     async def check(self, driver: Driver, *, ask: bool = False) -> None:
         """Return only while the run goes on and its lease is held; else stop it and raise.
@@ -244,7 +244,7 @@ class LeaseGuard:
         for left in reversed(range(_RENEW_TRIES)):
             since_ns = steady_ns()
             try:
-                (lease,) = await self._lp.work.renew([self._lease])
+                (lease,) = await self._lp.work.renew([self.lease])
             except StoreError as error:
                 if not error.retryable or not left:
                     raise

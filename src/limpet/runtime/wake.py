@@ -38,6 +38,7 @@ from limpet.errors import (
 from limpet.model import (
     CHILD_ENDED,
     EMPTY,
+    Commit,
     DefaultActor,
     Draft,
     Event,
@@ -53,10 +54,19 @@ from limpet.model import (
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.phases import RESUMED, SUSPENDED
 from limpet.model.facts.running import budgets, endings, requests, runs
+from limpet.model.facts.running.deaths import (
+    DIED as DEATH,
+    Death,
+    Deaths,
+    deaths_in,
+    delay_us,
+    is_killer,
+)
 from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE, asked
 from limpet.model.facts.running.runs import FAILED, STEP, SUCCEEDED
 from limpet.model.facts.running.setup import degraded_in
 from limpet.model.facts.timers import Revisit, revisits_of, timers_taken
+from limpet.model.lease import alone, is_alone
 from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.agent import Agent
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
@@ -178,12 +188,16 @@ class Wake:
         since_ns: int | None = None,
         listeners: DelayedCalls | None = None,
         on_harness_end: Callable[[Wake], None] | None = None,
+        alone: bool = True,
+        waits: bool = True,
     ) -> None:
-        """`since_ns` is `steady_ns` before the lease was requested."""
+        """`since_ns` is `steady_ns` before the lease was requested. `alone`: if its session is a
+        suspect, whoever runs this runs nothing beside it. `waits`: after a death, for its time."""
         self._lp, self.lease, self._options = lp, lease, options
         self.lease_guard = LeaseGuard(lp, lease, steady_ns() if since_ns is None else since_ns)
         self._listeners = DelayedCalls(LISTEN_AFTER_SECONDS) if listeners is None else listeners
         self._on_harness_end = on_harness_end
+        self._is_alone, self._waits = alone, waits
         self._listening: asyncio.Task[None] | None = None
         agent = options.agent or f"agent:{lease.key.app}"
         self._agent = agent[:320] if options.agent else DefaultActor(agent[:320])
@@ -206,10 +220,74 @@ class Wake:
         """End it early: its lease is lost, or its worker stops."""
         self._driver.stop("lost" if lost else "stopped")
 
+    @property
+    def is_suspect(self) -> bool:
+        """True if its session was in flight when a worker died: it is run alone."""
+        return self.lease.reasons.deaths > 0 or _has_died(self.lease)
+
+    async def put_off(self, seconds: float) -> None:
+        """Leave a suspect for later: count its death, if one was found, and give the lease back."""
+        try:
+            if not _has_died(self.lease) or await self._record_death() is None:
+                await self._lp.work.release(self.lease, retry_seconds=seconds)
+        except LimpetError as error:
+            SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+
+    async def _take_alone(self) -> None:
+        """Say in the lease that nothing runs beside it. Raises SessionFenced."""
+        since_ns = steady_ns()
+        lease = await self._lp.work.renew(alone(self.lease))
+        self.lease = self.lease_guard.lease = lease
+        self.lease_guard.renewed(since_ns)
+
+    async def _record_death(self) -> Woken | None:
+        """Count the death of the worker that had the session, before anything of the session is
+        read: that may be what kills. Return the end of the wake if it is not to be run now."""
+        lease, retries = self.lease, self._options.retries
+        self.lease = self.lease_guard.lease = msgspec.structs.replace(lease, expired=None)
+        try:
+            facts = await self._commit_blindly(_death_of(lease, lease.reasons.deaths))
+        except (SessionSuspended, SessionEnded):  # it is not run in any case
+            return None
+        deaths = deaths_in(facts)
+        # What is open may have got on: then it is read first, unless that was tried before.
+        surely = not runs.is_open(facts) or deaths.alone > max(1, retries)
+        if surely and is_killer(deaths, retries):
+            why = _why_dead(deaths)
+            end = runs.status_idle("retries_exhausted", summary=why)
+            await self._commit_blindly(end, release=True)
+            return Woken(ran=False, reason="retries_exhausted", wake_id=self._wake_id)
+        if runs.is_retried(facts) and self._waits and not runs.is_interrupted(facts):
+            await self._lp.work.release(self.lease)
+            return Woken(ran=False, reason="rescheduling", wake_id=self._wake_id)
+        self._loaded = None
+        return None
+
+    async def _commit_blindly(self, fact: Draft, *, release: bool = False) -> Facts:
+        """Record a fact under the lease, on whatever the session is by now."""
+        lease = self.lease
+        prepared = self._journal.prepare(fact, self._worker)
+        commit = Commit(
+            lease.key,
+            (prepared,),
+            None,
+            lease.fence,
+            uid=lease.uid or None,
+            release=lease if release else None,
+        )
+        (left,) = await self._journal.commit((commit,))
+        return left.head.facts
+
     async def run(self) -> Woken:
         """Run the wake from its claim to its last commit. Afterwards the lease is given back, or
         lost."""
         try:
+            if self.is_suspect and self._is_alone:
+                await self._take_alone()
+            if _has_died(self.lease) and not _is_read_first(self.lease):
+                woken = await self._record_death()
+                if woken is not None:
+                    return woken
             while True:
                 start = await open_wake(self.session, self.lease, self._loaded)
                 if isinstance(start, str) and endings.is_left(self.session.head.facts):
@@ -224,6 +302,7 @@ class Wake:
                         raise
                     self._loaded = None
         except SessionFenced as error:
+            await self._withdraw()
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn
             SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
@@ -240,6 +319,11 @@ class Wake:
             with suppress(LimpetError):
                 await self._lp.work.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
             raise
+
+    async def _withdraw(self) -> None:
+        """The lease ran out while this worker lived: that is no death, if nobody came yet."""
+        with suppress(LimpetError):
+            await self._lp.work.release(self.lease)
 
     async def _run(self, start: WakeStart) -> Woken:
         try:
@@ -283,6 +367,10 @@ class Wake:
         # Before anything is recorded: without its permissions it must not begin.
         permissions = await permissions_for(writer_of(self.session), self._options.permissions)
         log = self._log(start.turn_id, self._wake_id)
+        if start.is_held and self._waits and not is_killer(start.deaths, self._options.retries):
+            log.begin(*start.drafts)
+            await commit_last(log, log.closing(), None, self.lease)
+            return Woken(ran=False, reason="rescheduling", wake_id=self._wake_id)
         log.begin(*start.drafts, self._started(start))
         if not start.has_turn:
             return await self._settle(log, start)
@@ -499,7 +587,7 @@ class Wake:
     def _given_back(self, start: WakeStart) -> WakeEnd:
         """The worker stops: the next one goes on at once, and nothing counts as failed."""
         now_us, why = self._journal.now_us(), "the worker was stopped"
-        fact = runs.failed("worker.stopped", why, start.attempt, retry_us=now_us, counts=False)
+        fact = runs.failed(runs.STOPPED, why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "error", why, drafts=[fact])
 
     def _suspended(self, start: WakeStart) -> WakeEnd:
@@ -555,6 +643,9 @@ class Wake:
             note = given_up[-1].get("note")
             why = "the turn was given up after a mismatch"
             return _refused(start, TurnMismatch.code, f"{why}: {note}" if note else why)
+        if is_killer(start.deaths, self._options.retries):
+            why = _why_dead(start.deaths)
+            return WakeEnd("retries_exhausted", "error", why, summary=why)
         if start.died and start.fails > self._options.retries:
             why = f"{start.fails} runs of the turn ended with their worker"
             return WakeEnd("retries_exhausted", "error", why, summary=why)
@@ -564,6 +655,7 @@ class Wake:
         self, log: TurnLog, start: WakeStart, end: WakeEnd | None, error: Exception | None = None
     ) -> Woken:
         if end is None:
+            await self._withdraw()
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         if end.is_suspended:
             return await self._close_suspended(log, start, end)
@@ -619,7 +711,9 @@ class WakeStart(msgspec.Struct):
     records: TurnRecords = msgspec.field(default_factory=TurnRecords)
     drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
     fails: int = 0  # runs of this turn that failed or died
-    died: bool = False  # the run before this one did, and had not got on
+    died: bool = False  # the run before this one ended without its end, and had not got on
+    deaths: Deaths = Deaths()  # with the one that this wake found
+    is_held: bool = False  # after that death its time has not come
     is_eager: bool = False  # record the beginning before the harness runs
     has_turn: bool = True  # False: there was nothing but what is `control`
     version: str | None = None  # of the worker that began the turn
@@ -665,9 +759,12 @@ async def _start_wake(
     control = tuple([event.seq for event in pending if event.type in CONTROL])
     settling: list[Draft] = []
     records, died = TurnRecords(), False
+    deaths, is_held = deaths_in(facts), False
     if turn is not None:
-        settling, records = await _settle_dead_run(session, turn, lease)
+        dead = await _settle_dead_run(session, turn, lease)
+        settling, records, deaths = dead.drafts, dead.records, dead.deaths
         died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
+        is_held = any([d.type == runs.ERROR and "retry_us" in d.data for d in settling])
     redirect = (
         None if turn is not None else await _event_at(session, pending, runs.redirect_in(facts))
     )
@@ -676,7 +773,8 @@ async def _start_wake(
         gone = _interrupted_inputs(facts, turn, pending)
         settling += _end_interrupted(facts, turn, records, {*gone, *control}, redirect)
         pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
-        turn, records, died = None, TurnRecords(), False
+        turn, records, died, is_held = None, TurnRecords(), False, False
+        deaths = Deaths()
         control = tuple([seq for seq in control if redirect is not None and seq > redirect.seq])
         control = control if redirect is None else (redirect.seq, *control)
         settling[:0] = await interrupt_all(session, None)
@@ -693,6 +791,7 @@ async def _start_wake(
         if not start.has_turn and not settling and not control:
             return "nothing_pending"
     start.control, start.drafts, start.died = control, settling, died
+    start.deaths, start.is_held = deaths, is_held
     answered = any([event.type in ANSWERS for event in pending])
     start.why = _wake_reason(
         facts, start, overdue=bool(overdue), crashed=bool(settling), answered=answered
@@ -780,23 +879,82 @@ async def _continued_turn(
     )
 
 
-async def _settle_dead_run(
-    session: Session[Any], turn: FrozenDict, lease: Lease
-) -> tuple[list[Draft], TurnRecords]:
-    """Return what has to be recorded of a run that died, and the records of its turn."""
+class _DeadRun(msgspec.Struct):
+    """What has to be recorded of a run that died, the records of its turn, and its deaths."""
+
+    records: TurnRecords
+    deaths: Deaths
+    drafts: list[Draft] = msgspec.field(default_factory=list)
+
+
+async def _settle_dead_run(session: Session[Any], turn: FrozenDict, lease: Lease) -> _DeadRun:
+    deaths = deaths_in(session.head.facts)
     events = await events_since(session, turn["from"])
     check_readable(session.key, events)
     records = TurnRecords(events)
     if turn["span"] is None:
-        return [], records
+        return _DeadRun(records, deaths)
     drafts = records.unknown_effects(turn["id"], DIED)
     for _, record in records.dangling():
         record.state = "unknown"
     drafts += records.cut_reservations(session.head.facts)
     got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
-    drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
-    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED)
-    return [*drafts, end], records
+    if _has_died(lease):
+        drafts.append(_death_of(lease, deaths.total, turn["attempt"]))
+        deaths = deaths.after(_kind_of(lease), got_on=got_on)
+    elif got_on:
+        deaths = msgspec.structs.replace(deaths, alone=0)
+    if not _has_died(lease) and not _is_counted(events, turn["span"]):
+        # Its worker lives, and came back too late; or gave it back without an end.
+        counts = lease.expired is None and not got_on
+        drafts.append(runs.failed(DEATH, DIED, turn["attempt"], counts=counts))
+    end = runs.wake_completed(
+        turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED, got_on=got_on
+    )
+    return _DeadRun(records, deaths, [*drafts, end])
+
+
+def _has_died(lease: Lease) -> bool:
+    """True if whoever had the session before this lease died with it."""
+    return lease.expired is not None and not lease.expired.excused
+
+
+def _kind_of(lease: Lease) -> Death:
+    assert lease.expired is not None
+    return "alone" if is_alone(lease.expired.worker) else "shared"
+
+
+def _death_of(lease: Lease, deaths: int, attempt: int = 1) -> Draft:
+    """The record of a death, the next after so many: it waits since its worker was last heard of."""
+    assert lease.expired is not None
+    at_us = lease.expired.leased_us + delay_us(deaths + 1)
+    retry_us = at_us if at_us > lease.claimed_us else None
+    return runs.failed(
+        DEATH, DIED, attempt, retry_us=retry_us, counts=False, death=_kind_of(lease)
+    )
+
+
+def _is_read_first(lease: Lease) -> bool:
+    """True if a death is recorded with what is read of its run. If a claim before this one has
+    recorded nothing, reading may be what kills; and without a run there may be nothing to read."""
+    reasons = lease.reasons
+    if reasons.is_open:
+        return lease.fence <= reasons.fence + 2
+    return not reasons.pending and not reasons.timers
+
+
+def _is_counted(events: Sequence[Event], span: str) -> bool:
+    """True if the death of this run was recorded when it was found."""
+    for event in reversed(events):
+        if event.type == runs.ERROR and event.data and "death" in event.data:
+            return True
+        if event.type == runs.SPAN_STARTED and event.data and event.data.get("span_id") == span:
+            return False
+    return False
+
+
+def _why_dead(deaths: Deaths) -> str:
+    return f"{deaths.alone} workers died while they ran nothing but this session"
 
 
 def _interrupted_inputs(
@@ -968,12 +1126,11 @@ def _left_open(log: TurnLog, start: WakeStart, end: WakeEnd) -> list[Draft]:
 
 async def _heartbeat(lp: Limpet, one: Wake) -> None:
     """Keep the lease of a single wake."""
-    lease = one.lease
     while True:
-        await asyncio.sleep(lease.lease_seconds / 3)
+        await asyncio.sleep(one.lease.lease_seconds / 3)
         with suppress(LimpetError):
             since_ns = steady_ns()
-            (renewed,) = await lp.work.renew([lease])
+            (renewed,) = await lp.work.renew([one.lease])
             if renewed is None:
                 one.stop(lost=True)
                 return

@@ -310,12 +310,15 @@ class FilesState:
 
     def _void_leases(self) -> None:
         """End all leases: their holders were in the process that wrote before, or reached it.
-        Fences stay, and so does the time until which a session is held back."""
+        Fences stay, and so do their names, for the death that the next claim counts, and the time
+        until which a session is held back."""
         for row in list(self.index.leased):
             entry = self.index.by_row[row]
             head = entry.head
             if head.worker is not None:
-                self.index.move(entry, head, with_lease(head, head.fence, None, None, None))
+                since_us = head.leased_us or head.created_us
+                lease = (head.fence, since_us, head.worker, since_us)
+                self.index.move(entry, head, with_lease(head, *lease))
 
     # --- applying ------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ from limpet.model.lease import (
     readiness,
     renewed,
     taken,
+    withdrawn,
 )
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, MARKS_SWEPT
 from limpet.store import cursor as cursors
@@ -490,8 +491,14 @@ class FilesStore:
             index = self.state.index
             entries = [index.by_row[row] for row in islice(index.due(app, now_us), limit)]
             heads = [taken(entry.head, worker, now_us, until_us) for entry in entries]
+            before = [entry.head for entry in entries]
             self._put_heads(heads)
-            return tuple([lease_of(head, lease_seconds, now_us) for head in heads])
+            return tuple(
+                [
+                    lease_of(head, lease_seconds, now_us, before=was)
+                    for head, was in zip(heads, before, strict=True)
+                ]
+            )
 
         return await self._run(run, "lease")
 
@@ -511,7 +518,11 @@ class FilesStore:
         until_us = now_us + span_us(seconds)
         try:
             entry = self.state.reader.living(lease.key)
-            self.state.set_head(entry, renewed(entry.head, lease, now_us, until_us))
+            after = renewed(entry.head, lease, now_us, until_us)
+            if after.worker == entry.head.worker:
+                self.state.set_head(entry, after)
+            else:  # what it says of its holder outlives the process
+                self._put_heads([after])
         except SessionError as error:
             return error
         return lasting(lease, until_us, seconds)
@@ -523,10 +534,11 @@ class FilesStore:
                 return False
             now_us = self._clock()
             retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-            after = given_back(entry.head, lease, now_us, retry_us)
+            given = given_back(entry.head, lease, now_us, retry_us)
+            after = given or withdrawn(entry.head, lease, now_us)
             if after is not None:
                 self._put_heads([after])
-            return after is not None
+            return given is not None
 
         return await self._run(run)
 
@@ -540,8 +552,9 @@ class FilesStore:
             except SessionError:
                 self._measure_again(now_us)
                 head = acquired(entry.head, worker, now_us, until_us)
+            before = entry.head
             self._put_heads([head])
-            return lease_of(head, lease_seconds, now_us, lock=True)
+            return lease_of(head, lease_seconds, now_us, lock=True, before=before)
 
         return await self._run(run, "lease")
 

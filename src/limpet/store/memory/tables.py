@@ -56,6 +56,7 @@ from limpet.model.lease import (
     readiness,
     renewed,
     taken,
+    withdrawn,
 )
 from limpet.store.blobs import Blob
 from limpet.store.clock import Clock
@@ -322,9 +323,12 @@ class Leasing(MemoryTables):
             and (due_us := runnable_us(head)) is not None
             and due_us <= now_us
         )
-        keys = [key for *_, key in due[:limit]]
-        heads = [taken(self._head(key), worker, now_us, until_us) for key in keys]
-        return tuple(self._lease(head, lease_seconds, now_us) for head in heads)
+        leases = []
+        for *_, key in due[:limit]:
+            before = self._head(key)
+            head = taken(before, worker, now_us, until_us)
+            leases.append(self._lease(head, before, lease_seconds, now_us))
+        return tuple(leases)
 
     async def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None
@@ -338,10 +342,12 @@ class Leasing(MemoryTables):
             return False
         now_us = self._clock()
         retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-        after = given_back(self._head(lease.key), lease, now_us, retry_us)
+        head = self._head(lease.key)
+        given = given_back(head, lease, now_us, retry_us)
+        after = given or withdrawn(head, lease, now_us)
         if after is not None:
             self._set_head(after)
-        return after is not None
+        return given is not None
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
@@ -351,7 +357,7 @@ class Leasing(MemoryTables):
         except SessionError:
             self._measure_again(now_us)
             head = acquired(self._head(key), worker, now_us, until_us)
-        return self._lease(head, lease_seconds, now_us, lock=True)
+        return self._lease(head, self._head(key), lease_seconds, now_us, lock=True)
 
     async def expired(
         self, *, limit: int, after: Place | None = None
@@ -398,9 +404,11 @@ class Leasing(MemoryTables):
             counted[head.phase, stop, ready, head.pending > 0] += 1
         return tuple([Tally(*kind, sessions=count) for kind, count in counted.items()])
 
-    def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
+    def _lease(
+        self, head: Head, before: Head, lease_seconds: float, now_us: int, *, lock: bool = False
+    ) -> Lease:
         self._set_head(head)
-        return lease_of(head, lease_seconds, now_us, lock=lock)
+        return lease_of(head, lease_seconds, now_us, lock=lock, before=before)
 
     def _renew(self, lease: Lease, lease_seconds: float | None) -> Lease | LimpetError:
         now_us = self._clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from limpet.errors import (
 )
 from limpet.model import LEFT_US, Head, Key, Lease, blank, due_for, lasting, left_until, locked
 from limpet.model.facts.moves import check_here
+from limpet.model.lease import ALONE, WITHDRAWN, Expired, expired_lease
 from limpet.model.limits import INT_MAX
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
@@ -47,9 +48,11 @@ class PostgresLeases:
             lambda conn: conn.fetch(SQL["claim"], *args), asked="lease", repeatable=False
         )
         claimed = []
-        for of_app, user, id, uid, fence, until_us, at_us, facts in rows:
+        for of_app, user, id, uid, fence, until_us, at_us, facts, *last, server_us in rows:
             key, reasons = Key(of_app, user, id), due_for(facts_from(facts), at_us)
-            lease = Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, uid=uid)
+            until = (until_us, lease_seconds, at_us)
+            expired = _expired(last, at_us, server_us)
+            lease = Lease(key, worker, fence, *until, reasons, uid=uid, expired=expired)
             claimed.append(lease)
         for lease in claimed:
             self._remember(lease, lease.claimed_us)
@@ -59,7 +62,10 @@ class PostgresLeases:
         self, leases: Sequence[Lease], lease_seconds: float | None
     ) -> tuple[Lease | LimpetError, ...]:
         spans = [each.lease_seconds if lease_seconds is None else lease_seconds for each in leases]
-        asked = {_lease_key(lease): span for lease, span in zip(leases, spans, strict=True)}
+        asked = {
+            _lease_key(lease): (span, lease.worker)
+            for lease, span in zip(leases, spans, strict=True)
+        }
 
         async def run(conn: Connection) -> tuple[Lease | LimpetError, ...]:
             renewed = await self._renew_held(conn, asked)
@@ -77,7 +83,7 @@ class PostgresLeases:
         return await self._pools.run(run, asked="change")
 
     async def _renew_held(
-        self, conn: Connection, asked: Mapping[Held, float]
+        self, conn: Connection, asked: Mapping[Held, tuple[float, str]]
     ) -> dict[Held, tuple[int, int]]:
         """Return by session and fence the end of the lease, and now. Only of those that are
         held."""
@@ -86,8 +92,10 @@ class PostgresLeases:
             return {}
         keys, fences, uids = [list(column) for column in zip(*held, strict=True)]
         names = [[key.app for key in keys], [key.user for key in keys], [key.id for key in keys]]
-        spans = [span_us(each) for each in asked.values()]
-        rows = await conn.fetch(SQL["renew"], *names, fences, spans, uids)
+        spans = [span_us(seconds) for seconds, _ in asked.values()]
+        workers = [worker for _, worker in asked.values()]
+        bare = [worker.removesuffix(ALONE) for worker in workers]
+        rows = await conn.fetch(SQL["renew"], *names, fences, spans, uids, workers, bare, ALONE)
         return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in rows}
 
     async def _lost(self, conn: Connection, lease: Lease) -> LimpetError:
@@ -106,6 +114,8 @@ class PostgresLeases:
         async def run(conn: Connection) -> bool:
             for _ in range(TRIES_MAX):
                 row = await conn.fetchrow(SQL["release"], *held, retry_us, lease.lock, lease.uid)
+                if row is None:
+                    await conn.execute(SQL["withdraw"], *held, lease.uid, WITHDRAWN)
                 if row is None or row["done"]:
                     return row is not None
                 # It is due: for anything new? Judged here, and again if something is recorded.
@@ -132,12 +142,13 @@ class PostgresLeases:
         for _ in range(TRIES_MAX):
             row = await conn.fetchrow(SQL["acquire"], *args)
             if row is not None:
-                fence, until_us, at_us, packed, uid = row
+                fence, until_us, at_us, packed, uid, *last, server_us = row
                 facts = facts_from(packed)
                 if "departed" in facts:  # its lease goes with the transaction
                     check_here(key, facts)
                 given = (fence, until_us, lease_seconds, at_us, due_for(facts, at_us))
-                return Lease(key, worker, *given, lock=True, uid=uid)
+                expired = _expired(last, at_us, server_us)
+                return Lease(key, worker, *given, lock=True, uid=uid, expired=expired)
             await conn.execute(SQL["measure_again"])
             head = await self._head(conn, key)
             if head.worker is not None:
@@ -162,6 +173,16 @@ class PostgresLeases:
         live = self._cache.peek(lease.key)
         if live is not None:
             live.lease(lease.fence, lease.until_us, lease.worker, leased_us)
+
+
+def _expired(last: Sequence[Any], now_us: int, server_us: int) -> Expired | None:
+    """Return the lease that ran out before this one. If the server was started again while it was
+    held, its holder could not renew it, and may live."""
+    worker, until_us, since_us = last
+    expired = expired_lease(worker, until_us, since_us, now_us)
+    if expired is not None and expired.leased_us < server_us:
+        return msgspec.structs.replace(expired, excused=True)
+    return expired
 
 
 def _with_facts(lease: Lease, facts: str | None) -> Head:

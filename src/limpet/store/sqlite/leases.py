@@ -12,11 +12,13 @@ from limpet.model import Head, Key, Lease, due_for
 from limpet.model.lease import (
     AHEAD_US,
     acquired,
+    expired_lease,
     given_back,
     lasting,
     lease_of,
     measured_again,
     renewed,
+    withdrawn,
 )
 from limpet.model.limits import INT_MAX, PRIORITY_MAX
 from limpet.store.leases import Place, span_us
@@ -55,7 +57,7 @@ class SQLiteLeases:
         self, row: tuple[Any, ...], worker: str, until_us: int, lease_seconds: float, now_us: int
     ) -> Lease:
         """The lease on a session that is due. Why it is, is known from memory, or read."""
-        _, app, user, id, uid, fence, facts = row
+        _, app, user, id, uid, fence, facts, holder, held_us, since_us = row
         key = stored_key(app, user, id)
         live = self._writes.cache.peek(key)
         if live is not None and live.era == self._writes.cache.era:
@@ -63,7 +65,8 @@ class SQLiteLeases:
         else:
             reasons, uid = rows.reasons_from(now_us, facts), rows.unpack_id(uid)
         until = (until_us, lease_seconds, now_us)
-        return Lease(key, worker, fence + 1, *until, reasons, uid=uid)
+        expired = expired_lease(holder, held_us, since_us, now_us)
+        return Lease(key, worker, fence + 1, *until, reasons, uid=uid, expired=expired)
 
     def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None
@@ -103,7 +106,7 @@ class SQLiteLeases:
             after = acquired(head, worker, now_us, now_us + span_us(lease_seconds))
             self._write(sid, after)
         self._settle_head(after)
-        return lease_of(after, lease_seconds, now_us, lock=True)
+        return lease_of(after, lease_seconds, now_us, lock=True, before=head)
 
     def release(self, lease: Lease, retry_seconds: float | None) -> bool:
         with self._writes.transaction():
@@ -113,12 +116,13 @@ class SQLiteLeases:
                 return False
             now_us = self._clock()
             retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-            after = given_back(head, lease, now_us, retry_us)
+            given = given_back(head, lease, now_us, retry_us)
+            after = given or withdrawn(head, lease, now_us)
             if after is None:
                 return False
             self._write(sid, after)
         self._settle_head(after)
-        return True
+        return given is not None
 
     def _measure_again(self) -> None:
         """Leases of a clock that was set back since: nobody waits for the time it was ahead.

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
+from limpet.errors import SessionSuspended
 from limpet.model.events import Fact, to_time
 from limpet.model.facts import inputs, labels
-from limpet.model.facts.running import budgets, children, requests
+from limpet.model.facts.running import budgets, children, deaths, requests
 from limpet.model.facts.timers import without_revisits
 from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts, replaced, with_changes
 from limpet.model.limits import EFFECT_ARGS_BYTES_MAX, TRACEBACK_BYTES_MAX
@@ -25,6 +26,7 @@ SPAN_COMPLETED: Final = "span.completed"
 STATUS_CHANGED: Final = "session.status_changed"
 STATUS_IDLE: Final = inputs.STATUS_IDLE
 ERROR: Final = "session.error"
+STOPPED: Final = "worker.stopped"  # the code of the error of a run that its worker gave back
 MAX_STEPS: Final = "max_steps"  # the `limit` in the note of an agent that stopped there
 REQUEUED: Final = "session.requeued"
 INTERRUPT: Final = "user.interrupt"
@@ -157,12 +159,16 @@ def wake_completed(
     fence: int,
     error: str | None = None,
     name: WakeName = "wake",
+    got_on: bool = False,
 ) -> Fact:
-    """A wake ended, under the lease with this fence; or the next one found it dead."""
+    """A wake ended, under the lease with this fence; or the next one found it dead. `got_on`: it
+    died, and had recorded something that the next one need not do again."""
     data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": name, "result": result}
     data["fence"] = fence
     if error is not None:
         data["error"] = readable(error)
+    if got_on:
+        data["got_on"] = True
     return Fact(type=SPAN_COMPLETED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -233,8 +239,10 @@ def failed(
     counts: bool = True,
     effects: Iterable[Iterable[Any]] = (),
     traceback: str | None = None,
+    death: deaths.Death | None = None,
 ) -> Fact:
-    """A run failed. With a time, it is tried again then.
+    """A run failed. With a time, it is tried again then. `death` says that its worker died, and
+    whether anything ran beside it.
 
     `effects` are those whose recorded failure ended the run: the next attempt performs them again.
     Of a long `traceback`, its beginning and its end are kept.
@@ -247,6 +255,8 @@ def failed(
         data["effects"] = named
     if traceback is not None:
         data["traceback"] = _cut(traceback)
+    if death is not None:
+        data["death"] = death
     return Fact(type=ERROR, data=data)
 
 
@@ -317,6 +327,12 @@ def redirects(data: Mapping[str, Any] | None) -> bool:
     return isinstance(note, str) and bool(note) and data is not None and "by" not in data
 
 
+def is_open(facts: Facts) -> bool:
+    """True if a run was begun and not closed: it is under way, or its worker died."""
+    turn = turn_in(facts)
+    return turn is not None and turn["span"] is not None
+
+
 def is_retried(facts: Facts) -> bool:
     """True if the time of the next attempt is set."""
     return "retry_us" in run_in(facts)
@@ -374,17 +390,27 @@ def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
     turn = turn_in(facts)
     if data.get("kind") != "wake" or turn is None or turn["span"] != data["span_id"]:
         return {}
+    if data.get("got_on"):
+        facts = with_changes(facts, deaths.got_on(facts))
     return _run(facts, turn=FrozenDict({**turn, "span": None}), fence=data["fence"])
 
 
 def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    done = data.get("processed")
-    if not done:
-        return _stop_changes(facts, data, at)
-    changes = fold_processed(facts, {"seqs": done}, at)
-    if "run" in changes:  # it has dealt with an interrupt
+    changes: Changes = {}
+    if deaths.is_suspect(facts) and not _was_stopped(facts, data):
+        changes = deaths.cleared(facts, at)
         facts = with_changes(facts, changes)
+    if done := data.get("processed"):
+        changes |= (more := fold_processed(facts, {"seqs": done}, at))
+        if "run" in more:  # it has dealt with an interrupt
+            facts = with_changes(facts, more)
     return {**changes, **_stop_changes(facts, data, at)}
+
+
+def _was_stopped(facts: Facts, data: Mapping[str, Any]) -> bool:
+    """True if a wake did not end by itself: its worker was stopped, or the session suspended."""
+    code = run_in(facts).get("error", EMPTY).get("code")
+    return data["stop_reason"] == "rescheduling" and code in (STOPPED, SessionSuspended.code)
 
 
 def _stop_changes(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -415,7 +441,14 @@ def _stop_changes(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 def fold_error(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     error = FrozenDict({"code": data["code"], "attempt": data["attempt"], "seq": at.seq})
     fails = run_in(facts).get("fails", 0) + (1 if data.get("counts", True) else 0)
-    return _run(facts, error=error, fails=fails, retry_us=data.get("retry_us"))
+    changes: Changes = {}
+    run: Changes = {"error": error, "fails": fails, "retry_us": data.get("retry_us")}
+    if (death := data.get("death")) is not None:
+        changes = deaths.fold_died(facts, death, at)
+        facts = with_changes(facts, changes)
+        if run["retry_us"] is not None:
+            run["stop"] = "rescheduling"
+    return {**changes, **_run(facts, **run)}
 
 
 def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

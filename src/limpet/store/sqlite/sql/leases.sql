@@ -6,7 +6,7 @@ WHERE coalesce(lease_us, due_us) IS NOT NULL AND priority < ? AND (app < '$' OR 
 ORDER BY priority DESC LIMIT 1
 
 -- name: due
-SELECT sid, app, user, id, uid, fence, facts FROM sessions
+SELECT sid, app, user, id, uid, fence, facts, worker, lease_us, leased_us FROM sessions
 WHERE priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
   AND (app < '$' OR app >= '%')
 ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
@@ -17,7 +17,7 @@ WHERE app = ? AND coalesce(lease_us, due_us) IS NOT NULL AND priority < ?
 ORDER BY priority DESC LIMIT 1
 
 -- name: due_in_app
-SELECT sid, app, user, id, uid, fence, facts FROM sessions
+SELECT sid, app, user, id, uid, fence, facts, worker, lease_us, leased_us FROM sessions
 WHERE app = ? AND priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
 ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
 
