@@ -769,6 +769,27 @@ async def test_measurements_are_handed_out() -> None:
     )
 
 
+async def test_a_finished_move_is_counted_once() -> None:
+    """Moved again to where it is, a session is there already: nothing is measured."""
+    seen: list[limpet.Metric] = []
+    async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
+        await _new(a)
+        a.maintenance.on_metric(seen.append)
+        assert (await a.move(KEY, b)).success
+        assert (await a.move(KEY, b)).success
+    (metric,) = [each for each in seen if each.name == "session.migrated"]
+    assert metric.values["bundle_size"] > 0
+
+
+def test_a_cluster_whose_hosts_have_ports_has_a_name() -> None:
+    """Without its password; hosts that share a port, or name none, keep the name they had."""
+    hosts = "postgresql://app:secret@DB1:5432,db2:5433/app?replicas=2"
+    assert limpet.Limpet(hosts).node == "db1:5432,db2:5433/app"
+    assert limpet.Limpet("postgresql://app:secret@db1,db2:5432/app").node == "db1,db2:5432/app"
+    assert limpet.Limpet("postgresql://app:secret@db1:5432/app").node == "db1:5432/app"
+    assert "secret" not in limpet.Limpet("postgresql://app:secret@[::1]:1,[::2]:2/app").node
+
+
 async def test_nodes_have_names_and_never_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A URL, a blank or a long text is refused; a store without a name has one that follows."""
     for node in ("", "postgresql://x", "n" * 65):

@@ -151,7 +151,7 @@ class MergeAll(MergeDict, frozen=True):
 
 
 class BoundedAppend(Reducer, frozen=True):
-    """Append, then keep the newest `n` items."""
+    """Append, then keep the newest `n` items. An empty update changes nothing."""
 
     holds: ClassVar[Holder] = "list"
     n: int
@@ -161,13 +161,16 @@ class BoundedAppend(Reducer, frozen=True):
         return f"bounded_append({self.n})"
 
     def fold(self, old: Any, update: Any, field: str = "field") -> Any:
-        return [*_list(old, field), *_list(update, field)][-self.n :]
+        held, items = _list(old, field), _list(update, field)
+        return [*held, *items][-self.n :] if items else list(held)
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         held, items = _list(old, field), _list(update, field)[-self.n :]
+        if not items:
+            return Compiled((Add((field,), items),) if old is ABSENT else ())
         if len(items) == self.n:  # no old item remains
             return Compiled((Set((field,), items),))
-        made: list[PlainOp] = [Add((field,), items)] if items or old is ABSENT else []
+        made: list[PlainOp] = [Add((field,), items)]
         if (over := len(held) + len(items) - self.n) > 0:
             made.append(Cut((field,), 0, over))
         return Compiled(tuple(made), guarded=True)
@@ -311,7 +314,7 @@ merge_all: Final = MergeAll()
 
 
 def bounded_append(max_len: int) -> BoundedAppend:
-    """Append, then keep the newest `max_len` items."""
+    """Append, then keep the newest `max_len` items. An empty update changes nothing."""
     if type(max_len) is not int or max_len < 1:
         raise ReducerConfigurationInvalid(
             f"bounded_append takes a number of at least 1, not {max_len!r}"

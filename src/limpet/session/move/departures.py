@@ -43,15 +43,17 @@ def departures(journal: Journal, key: Key) -> Internal:
     return Internal(journal, DEPARTURES.removeprefix("$$"), owner=(key.app, key.user))
 
 
-async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> None:
-    """Mark this departure as finished. One that another mover has begun since stays open."""
+async def settle_departure(journal: Journal, key: Key, uid: str, epoch: int) -> bool:
+    """Mark this departure as finished; False if it was. One that another mover has begun since
+    stays open."""
     documents = departures(journal, key)
     log = await head_of(journal, documents.key(key.id))
     document = None if log is None else await documents.find(key.id)
     form = None if document is None else documents.decoded(document, _DepartureForm)
     if log is not None and form is not None and (form.uid, form.epoch) == (uid, epoch):
         at = Standing(log.uid, log.version)
-        await journal.store.delete(documents.key(key.id), ending="moved", at=at)
+        return await journal.store.delete(documents.key(key.id), ending="moved", at=at)
+    return False
 
 
 async def open_departures(journal: Journal, app: str | None = None) -> list[Departure]:

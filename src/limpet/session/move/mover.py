@@ -420,9 +420,9 @@ class Mover:
         with suppress(LimpetError, OSError, TimeoutError):  # it has arrived all the same
             async with asyncio.timeout(_CLEAR_SECONDS):
                 await self._target.clear(arrivals)
-        await self._settle(members)
+        settled = await self._settle(members)
         moved = self._meter.moved(epoch, left_out=self._left_out)
-        self._record(members, moved)
+        self._record(settled, moved)
         return moved
 
     # --- prepare -------------------------------------------------------------------------------
@@ -748,10 +748,14 @@ class Mover:
                 await self._journal.commit(commits)
         await self._settle(members)
 
-    async def _settle(self, members: Sequence[_Member]) -> None:
-        """Mark these departures as finished."""
-        for each in members:
-            await settle_departure(self._journal, each.key, each.uid, each.epoch)
+    async def _settle(self, members: Sequence[_Member]) -> list[_Member]:
+        """Mark these departures as finished; those that were open, which nobody has counted."""
+        journal = self._journal
+        return [
+            each
+            for each in members
+            if await settle_departure(journal, each.key, each.uid, each.epoch)
+        ]
 
     def _record(self, members: Sequence[_Member], moved: Moved) -> None:
         metrics, seconds = self._services.metrics, moved.seconds

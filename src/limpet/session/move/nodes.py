@@ -97,7 +97,11 @@ def unnamed(url: str, identity: int) -> str:
         path = Path(unquote(parts.path[1:])).resolve()
         place, shown = f"{gethostname()}:{path}", path.stem
     else:
-        place = f"{parts.hostname or ''}:{parts.port or ''}{parts.path.rstrip('/')}"
+        try:
+            servers = f"{parts.hostname or ''}:{parts.port or ''}"
+        except ValueError:  # of a cluster: each of its hosts has a port
+            servers = parts.netloc.rpartition("@")[2].lower()
+        place = f"{servers}{parts.path.rstrip('/')}"
         shown = place.strip(":")
     fits = not unfit(shown, NODE_CHARS_MAX) and not local
     mark = sha256(place.encode()).hexdigest()[:12]

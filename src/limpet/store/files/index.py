@@ -345,6 +345,8 @@ class FilesIndex:
         self.ring: str | None = None
         self.rows = 0
         self.ended = 0  # how often a session was deleted or erased
+        self.doubtful: set[int] = set()  # rows whose newest events may be lost
+        self.keys_lost = False  # and sessions of which nothing is left
         self.compacted_us = 0  # the time of the last compaction; 0: there was none
         # The feed: row << 32 | seq of each event, in order, from number `feed_first` on. What came
         # before is in frames: the first number of each, and its place.

@@ -12,6 +12,7 @@ is opened (see `RootLog.scan`) and overwritten with newlines before anything is 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -54,6 +55,8 @@ _SKIPPED: Final = 0x184D2A50  # zstd passes over a frame that begins so
 _frame_head: Final = struct.Struct("<IIII")  # the same, 8, and the lengths of the frame after it
 FRAME_HEAD_BYTES: Final = _frame_head.size
 _LEVEL: Final = 6
+FIRST_TEXT: Final = b'{"op":"segment"'  # how the first line of a segment begins
+_FINISHED: Final = re.compile(rb'^[^\0]*,"crc":"[0-9a-f]{8}"\}$')
 _COMPACTED: Final = 1 << 22  # the number of a compacted file is beyond those of segments
 
 
@@ -72,6 +75,14 @@ class LogFault(NamedTuple):
 
     file: str
     problem: str
+
+
+class LostLines(NamedTuple):
+    """Lines that were durable and cannot be read any more: where, and what is left of each. None
+    stands for those of which nothing is left."""
+
+    place: int
+    texts: tuple[bytes | None, ...]
 
 
 def place_of(segment: int, offset: int) -> int:
@@ -100,8 +111,8 @@ class RootLog:
         self._handles: dict[int, int] = {}
         self._frames: dict[int, list[bytes]] = {}
         self.end = LogEnd(1, 0)
-        self.synced = 0  # so many lines were durable before the last batch was written
         self.store = ""
+        self.lost: list[LostLines] = []  # by the last scan
         self._allocated = 0
         self._fill = FILL_BYTES_MIN
         self._begun = 0  # a segment that is being begun
@@ -141,7 +152,7 @@ class RootLog:
             self.roll()  # lines that are longer than a segment have one of their own
             return self.append(lines)
         self._put(end, b"".join(parts))
-        self.synced, self._fresh = end.n, False
+        self._fresh = False
         self.end = LogEnd(end.segment, offset, number, chain.decode(), crc.decode())
         return places
 
@@ -279,13 +290,15 @@ class RootLog:
     # --- opening -------------------------------------------------------------------------------
 
     def scan(
-        self, end: LogEnd, apply: Callable[[int, AnyLine], None], *, repair: bool
+        self, end: LogEnd, apply: Callable[[int, AnyLine], None], *, repair: bool, lines: int = 0
     ) -> list[LogFault]:
         """Read the lines beyond an end, whole groups of them, and go on from there.
 
         What cannot be read is torn if nothing that was written after a sync follows it: then
-        nobody was told of it. Otherwise it is damage: it is passed over and reported. With
-        `repair` what is torn is overwritten with newlines.
+        nobody was told of it. Otherwise, and up to the number of `lines` that were durable when the
+        log was closed, it is damage: it is passed over and reported, and the next line is numbered
+        beyond it, so it is found again at every opening. With `repair` what is torn is overwritten
+        with newlines.
         """
         scan = _Scan(self, apply, end)
         number = end.segment
@@ -302,20 +315,11 @@ class RootLog:
             start = end.offset if number == end.segment else 0
             scan.segment(number, self._disk.read_all(self.handle(number), start), start)
             number += 1
-        self.end = scan.end
+        scan.finish(lines)
+        self.end, self.lost = scan.end, scan.lost
         if repair:
             self._settle(scan)
         return scan.faults
-
-    def require(self, lines: int) -> LogFault | None:
-        """Compare the log with the number of lines that it is known to have had: the fault if some
-        are gone. The next line is numbered beyond them, so the gap is found again at every
-        opening."""
-        if self.end.n >= lines:
-            return None
-        problem = f"ends with line {self.end.n:,}; line {lines:,} was there when it was closed"
-        self.end = self.end._replace(n=lines)
-        return LogFault(self.path(self.end.segment).name, problem)
 
     def _settle(self, scan: _Scan) -> None:
         """Make the last segment ready to be appended to."""
@@ -334,6 +338,9 @@ class RootLog:
             return
         handle = self.handle(self.end.segment)
         self._allocated = self._disk.size(handle)
+        if self._allocated < self.end.offset:  # the end of a damaged line was cut off
+            self._disk.write(handle, b"\n", self._allocated)
+            self._allocated = self.end.offset
         if scan.last_byte > self.end.offset:
             self._dirty = max(scan.last_byte, self._allocated)
             self.clean()
@@ -427,11 +434,17 @@ class _Scan:
         self.faults: list[LogFault] = []
         self.last_byte = 0  # where what was written into the last segment ends
         self.unread = False  # the last segment holds lines that are not of this log
+        self.lost: list[LostLines] = []
         self._group: list[tuple[int, AnyLine, LogEnd]] = []
         self._doubt: list[LogFault] = []
+        self._doubted: list[LostLines] = []
+        self._unread: list[bytes | None] = []  # lines since the last that could be read
+        self._finished = False  # one of them has its end, as no torn one has
+        self._number = end.segment
 
     def segment(self, number: int, data: bytes, offset: int) -> None:
         name, started = self._log.path(number).name, offset > 0
+        self._number = number
         self.last_byte, self.unread = 0, False
         torn: LogFault | None = None  # its first line cannot be read
         for at, text in _pieces(data, offset):
@@ -441,6 +454,7 @@ class _Scan:
                 started = isinstance(line, SegmentLine) and line.number == number
                 if line is None and not started:  # torn while it was begun, if nothing follows
                     torn = torn or LogFault(name, f"is damaged at byte {at:,}")
+                    self._unread.append(text if at else FIRST_TEXT)
                     continue
                 if not started and torn is not None and line is not None:
                     started = line.n > self._last.n + 1
@@ -448,9 +462,12 @@ class _Scan:
                 if not started:
                     self.unread = True
                     self.faults.append(LogFault(name, f"is not segment {number} of this log"))
+                    self.lost.append(LostLines(place_of(number, 0), (None,)))
                     return
             if line is None:
                 self._doubt.append(LogFault(name, f"is damaged at byte {at:,}"))
+                self._unread.append(text)
+                self._finished = self._finished or _FINISHED.search(text) is not None
                 continue
             self._add(number, at, text, line)
 
@@ -459,17 +476,17 @@ class _Scan:
         return self._group[-1][2] if self._group else self.end
 
     def _add(self, number: int, at: int, text: bytes, line: AnyLine) -> None:
-        name = self._log.path(number).name
-        if line.begins:  # all before it was synced, so what is missing there is damage
-            self.faults += self._doubt
-            self._doubt.clear()
-            self._flush()
-        last = self._last
-        if line.n <= last.n:
+        name, before = self._log.path(number).name, self._last
+        if line.n <= before.n:
             self.faults.append(LogFault(name, f"has line {line.n:,} a second time"))
             return
+        self._note_unread(place_of(number, at), line.n - before.n - 1)
+        if line.begins:  # all before it was synced, so what is missing there is damage
+            self._flush_doubt()
+        last = self._last
         if line.n != last.n + 1 and not self._doubt:
             self.faults.append(LogFault(name, f"lacks lines before line {line.n:,}"))
+            self._flush_doubt()
         elif not self._doubt and not follows(line, last.chain, last.crc):
             self.faults.append(LogFault(name, f"has another line {line.n:,} than the chain says"))
         crc = line.was if isinstance(line, ErasedLine) else crc_of(text)
@@ -477,6 +494,36 @@ class _Scan:
         self._group.append((place_of(number, at), line, after))
         if not line.left and not self._doubt:
             self._flush()
+
+    def _note_unread(self, place: int, count: int) -> None:
+        """So many lines are missing before a place. They are those that could not be read, if these
+        are as many."""
+        if count > 0:
+            texts = tuple(self._unread) if len(self._unread) == count else (None,)
+            self._doubted.append(LostLines(place, texts))
+        self._unread.clear()
+
+    def _flush_doubt(self) -> None:
+        self.faults += self._doubt
+        self.lost += self._doubted
+        self._doubt.clear()
+        self._doubted.clear()
+        self._flush()
+
+    def finish(self, lines: int) -> None:
+        """Take what cannot be read at the end of the log for damage, if so many lines were durable,
+        or if one has its end: of one that is torn, something is missing."""
+        last, unread = self._last, len(self._unread)
+        if last.n >= lines and not (self._doubt and self._finished):
+            return
+        count = max(lines - last.n, unread)
+        offset = self.last_byte if self._doubt and self._number == last.segment else last.offset
+        self._note_unread(place_of(last.segment, offset), count)
+        if last.n < lines:
+            problem = f"ends with line {last.n:,}; line {lines:,} was there when it was closed"
+            self.faults.append(LogFault(self._log.path(last.segment).name, problem))
+        self._flush_doubt()
+        self.end = last._replace(offset=offset, n=last.n + count)
 
     def _flush(self) -> None:
         for place, line, after in self._group:

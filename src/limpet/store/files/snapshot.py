@@ -76,6 +76,8 @@ class IndexFile(msgspec.Struct, array_like=True, gc=False):
     erased: list[tuple[bytes, int, bytes, int, int]]
     marks: list[tuple[str, str, int, int]]
     compacted_us: int = 0  # the time of the last compaction; 0: none since an earlier release
+    doubtful: list[int] = []
+    keys_lost: bool = False
 
 
 _decode: Final = msgspec.msgpack.Decoder(IndexFile).decode
@@ -97,6 +99,8 @@ def packed_index(index: FilesIndex, end: LogEnd, compacted: int) -> tuple[bytes,
         [erasure.stored for erasure in index.erased.values()],
         [(mark.space, mark.name, mark.value, mark.until_us) for mark in index.marks.values()],
         index.compacted_us,
+        sorted(index.doubtful),
+        index.keys_lost,
     )
     content: bytes = zstd().compress(msgspec.msgpack.encode(made), _LEVEL)
     return content, sha256(content).hexdigest()
@@ -149,6 +153,7 @@ def _index_from(stored_index: IndexFile) -> FilesIndex:
     index.erased = {stored[0]: Erasure(*stored) for stored in stored_index.erased}
     index.marks = {mark[:2]: Mark(*mark) for mark in stored_index.marks}
     index.compacted_us = stored_index.compacted_us
+    index.doubtful, index.keys_lost = set(stored_index.doubtful), stored_index.keys_lost
     return index
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, structs
 
-from limpet.errors import StoreCorrupt, StoreForeign, StoreNewer, StoreUnopened
+from limpet.errors import SessionCorrupt, StoreCorrupt, StoreForeign, StoreNewer, StoreUnopened
 from limpet.model import EMPTY, Head, Key, buried, freeze
 from limpet.model.lease import with_lease
 from limpet.store.blobs import BlobRow
@@ -48,6 +48,7 @@ from limpet.store.files.lines import (
     TakeLine,
     decode_any,
     is_whole,
+    session_text,
 )
 from limpet.store.files.log import (
     LogEnd,
@@ -75,6 +76,15 @@ COMPACT_BYTES: Final = 16 * 2**20  # of segments, from which on they are compact
 COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there is enough in them
 _FEED_FRAMES_CACHED: Final = 8
 _READS_MAX: Final = 16  # of one thing, while another process compacts the log
+NEWEST_LOST: Final = "its newest events may be in lines that cannot be read"
+_ACCEPT: Final = "To go on without them, open the store once with ?damage=accept"
+_ANY: Final = 0  # no session has this row
+_NAME: Final = rb'"(?:[^"\\]|\\.)*"'
+_NAMED: Final = re.compile(rb'"row":(\d+),("session":\[%b,%b,%b\])' % (_NAME, _NAME, _NAME))
+# Lines without which no session has fewer events.
+_OF_NO_LOG: Final = re.compile(
+    rb'\{"op":"(?:segment|snapshot|lease|pin|cold|mark|blob|mac|ring|name)"'
+)
 _decode: Final = msgspec.json.decode
 _decode_stubs: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
@@ -96,8 +106,7 @@ class CurrentIndex(msgspec.Struct, frozen=True):
 
 
 class ClosedLog(msgspec.Struct, frozen=True):
-    """So many lines were durable when the store was closed. A log that has fewer was cut off: the
-    end of one that a power cut left torn is never so far back."""
+    """So many lines were durable when the store was closed. A log that has fewer is damaged."""
 
     lines: int
 
@@ -120,6 +129,7 @@ class FilesState:
         self._gone_names: list[IndexedName] = []
         self._feed_frames: dict[int, Sequence[int]] = {}
         self._base = (0, 0)  # row and place of the base line that was read last
+        self._accepted = 0  # the place up to which damage was accepted
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -145,11 +155,10 @@ class FilesState:
         self.indexed = end
         if self.write and not end.offset and not self.log.segments():
             self.log.start()
-            self.faults = []
-        else:
-            self.faults = self.log.scan(end, self.apply, repair=self.write)
-        fault = self.log.require(self._closed_lines())
-        self.faults += [] if fault is None else [fault]
+            end = self.log.end
+        lines = self._closed_lines()
+        self.faults = self.log.scan(end, self.apply, repair=self.write, lines=lines)
+        self._note_lost()
         if self.write:
             self.finish_erasures()
             self._void_leases()
@@ -164,6 +173,7 @@ class FilesState:
             return True
         before = self.log.end
         self.faults += self.log.scan(before, self.apply, repair=False)
+        self._note_lost()
         return self.log.end != before
 
     def read(self, query: Callable[[], T]) -> T:
@@ -249,9 +259,9 @@ class FilesState:
             return 0  # it only finds what else would not be noticed
 
     def note_closed(self) -> None:
-        """Note how far the log is known to go. Without its last batch: what a torn end takes."""
-        if self.log.synced > self._closed_lines():
-            content = msgspec.json.encode(ClosedLog(self.log.synced)) + b"\n"
+        """Note how far the log is known to go."""
+        if self.log.end.n > self._closed_lines():
+            content = msgspec.json.encode(ClosedLog(self.log.end.n)) + b"\n"
             self.disk.put_file(self.directory / CLOSED, content, durable=False)
 
     def _unreadable(self, problem: str) -> StoreCorrupt:
@@ -320,6 +330,52 @@ class FilesState:
                 lease = (head.fence, since_us, head.worker, since_us)
                 self.index.move(entry, head, with_lease(head, *lease))
 
+    # --- lost lines ----------------------------------------------------------------------------
+
+    def _note_lost(self) -> None:
+        """Note which sessions may have had newer events than those that are left.
+
+        Whose a damaged line was it says itself, if enough of it is left. Else it may be of any
+        session with no later event, or of one that is not known. A session with a later event shows
+        by itself what it lacks.
+        """
+        index = self.index
+        for lost in self.log.lost:
+            if lost.place <= self._accepted:
+                continue
+            rows = {row for text in lost.texts for row in self._owners_of(text)}
+            index.keys_lost = index.keys_lost or _ANY in rows
+            for entry in index.living.values():
+                if (_ANY in rows or entry.row in rows) and _ends_before(entry, lost.place):
+                    index.doubtful.add(entry.row)
+        self.log.lost = []
+
+    def _owners_of(self, text: bytes | None) -> tuple[int, ...]:
+        """The row of the session that a damaged line is of; _ANY if it does not say."""
+        if text is not None and _OF_NO_LOG.match(text):
+            return ()
+        named = set(() if text is None else _NAMED.findall(text))
+        if len(named) != 1:
+            return (_ANY,)
+        row, names = named.pop()
+        entry = self.index.by_row.get(int(row))
+        same = entry is not None and session_text(
+            entry.row, (entry.key.app, entry.key.user, entry.key.id)
+        ).endswith(names)
+        return (int(row),) if same else (_ANY,)
+
+    def check_whole(self, key: Key, entry: IndexedSession | None) -> None:
+        """Raise SessionCorrupt if a session may have had newer events, or may have been there."""
+        if entry is None and self.index.keys_lost:
+            raise SessionCorrupt(key, f"it may have been in lines that cannot be read. {_ACCEPT}")
+        if entry is not None and entry.row in self.index.doubtful:
+            raise SessionCorrupt(key, f"{NEWEST_LOST}. {_ACCEPT}")
+
+    def accept_damage(self) -> None:
+        """Go on without what is lost: a person has decided so."""
+        if self.index.doubtful or self.index.keys_lost:
+            self.put([MacLine()])
+
     # --- applying ------------------------------------------------------------------------------
 
     def apply(self, place: int, line: AnyLine) -> None:
@@ -349,6 +405,10 @@ class FilesState:
             return
         if isinstance(line, BaseLine):
             self._base = (line.row, place)
+            return
+        if isinstance(line, MacLine) and not line.row:
+            index.doubtful.clear()
+            index.keys_lost, self._accepted = False, place
             return
         entry = index.by_row.get(getattr(line, "row", 0))
         if entry is None:
@@ -449,6 +509,7 @@ class FilesState:
             return
         index.end(entry)
         index.ended += 1
+        index.doubtful.discard(entry.row)
         self.reader.forget(entry)
         tomb: Any = line.ending
         entry.held = buried(head, line.time, tomb)
@@ -469,6 +530,7 @@ class FilesState:
         index = self.index
         for row in line.rows:
             entry = index.by_row.pop(row, None)
+            index.doubtful.discard(row)
             self._erased_rows.add(row)
             index.rows = max(index.rows, row)  # a row is never used again
             if entry is None:
@@ -641,6 +703,12 @@ class FilesState:
 
     def close(self) -> None:
         self.log.close()
+
+
+def _ends_before(entry: IndexedSession, place: int) -> bool:
+    """True if the last event of a session stands before a place in the segments."""
+    last = entry.find(entry.last)
+    return last is None or last[1] >= 0 or last[0] < place
 
 
 def group(lines: Sequence[LogLine | PlainLine]) -> None:

@@ -212,8 +212,10 @@ class FilesStore:
         check: Checked | None = None,
         read_only: bool = False,
         disk: LogDisk | None = None,
+        accept_damage: bool = False,
     ) -> FilesStore:
-        """Open the directory, creating it if it is not there. Raises StoreError."""
+        """Open the directory, creating it if it is not there. With `accept_damage` sessions whose
+        newest events may be lost are written on without them. Raises StoreError."""
         refuse_network(path)
         disk = disk or LogDisk()
         codec = Codec(seal, check)
@@ -225,6 +227,8 @@ class FilesStore:
                 _make_directory(disk, path)
                 lock = DirectoryLock(path / LOCK)
             await in_thread(state.open)
+            if accept_damage and not read_only:
+                await in_thread(state.accept_damage)
         except BaseException as error:
             if hasattr(state, "log"):
                 state.close()
@@ -489,7 +493,7 @@ class FilesStore:
             self._measure_again(now_us)
             until_us = now_us + span_us(lease_seconds)
             index = self.state.index
-            entries = [index.by_row[row] for row in islice(index.due(app, now_us), limit)]
+            entries = [index.by_row[row] for row in islice(self._claimable(app, now_us), limit)]
             heads = [taken(entry.head, worker, now_us, until_us) for entry in entries]
             before = [entry.head for entry in entries]
             self._put_heads(heads)
@@ -501,6 +505,11 @@ class FilesStore:
             )
 
         return await self._run(run, "lease")
+
+    def _claimable(self, app: str | None, now_us: int) -> Iterator[int]:
+        """The rows that are due, without sessions to which nothing can be written."""
+        doubtful = self.state.index.doubtful
+        return (row for row in self.state.index.due(app, now_us) if row not in doubtful)
 
     async def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None

@@ -15,7 +15,7 @@ from limpet.store.files.lines import ErasedLine, SegmentLine, SnapshotLine, crc_
 from limpet.store.files.log import read_line
 from limpet.store.files.reader import FilesReader, scope_row
 from limpet.store.files.snapshot import files_of, pieces
-from limpet.store.files.state import BLOBS, FORMAT, FilesState, chunk_in, upload_name
+from limpet.store.files.state import BLOBS, FORMAT, NEWEST_LOST, FilesState, chunk_in, upload_name
 from limpet.store.jobs import Pace
 from limpet.store.protocol import Check, Finding, Progress, Report, plural, size
 from limpet.store.sqlite.doctor import event_loop
@@ -86,6 +86,8 @@ class FilesVerification:
         events = entry.head.version - entry.floor - len(damaged)
         if head.version != entry.last:
             findings.append(Finding("head", "has another version than its log", head.key))
+        if entry.row in state.index.doubtful:
+            findings.append(Finding("session", NEWEST_LOST, head.key, head.version))
         if not reader.holds(entry):
             findings.append(Finding("head", UNHELD, head.key, head.version))
         return findings + list(self._blobs(entry)), events
@@ -152,6 +154,8 @@ class FilesVerification:
             if tuple(fault) not in seen:
                 seen.add((fault[0], fault[1]))
                 yield Finding("file", f"{fault[0]} {fault[1]}")
+        if state.index.keys_lost:
+            yield Finding("file", "had lines that cannot be read: sessions may be missing")
         for number in sorted(files_of(state.index)):
             if not state.log.path(number).exists():
                 yield Finding("file", f"{state.log.path(number).name} is missing")

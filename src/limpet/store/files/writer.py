@@ -133,6 +133,8 @@ class FilesView:
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         reader = self._reader
         entry = reader.find(key, reuse=reuse)
+        if self._state.index.doubtful or self._state.index.keys_lost:
+            self._state.check_whole(key, entry)
         if entry is None:
             return None
         live = reader.cached(entry)
