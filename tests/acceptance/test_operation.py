@@ -133,8 +133,8 @@ async def test_a_path_that_is_not_served_is_an_error_of_ours(method: str, status
         path = "/healthz" if status == 405 else "/nothing?secret=1"
         answered, headers, body = await ask(url, path, method=method)
         error = json.loads(body)["error"]
-        assert (answered, error["code"]) == (status, "request.no_route")
-        assert error["fields"]["route"] == f"{method} {path.partition('?')[0]}"
+        assert (answered, error["details"]["error_code"]) == (status, "request.no_route")
+        assert f"{method} {path.partition('?')[0]}." in error["message"]
         assert ("allow" in headers) == (status == 405)
 
 

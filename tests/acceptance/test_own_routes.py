@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 import limpet
 from limpet.server import ids
 from limpet.server.serve import serving
-from tests.support.http_door import HttpDoor, frames
+from limpet.session.access_keys import AccessKeys
+from limpet.session.limpet import journal_of
+from tests.support.http_door import HttpDoor, Reply, frames
 
 
 class Place:
@@ -311,3 +315,104 @@ async def test_the_log_and_the_feed_are_streamed(place: Place) -> None:
         place.door.url, "/limpet/v1/events/stream?app=shop", 1, last_event_id=seen[0]["id"]
     )
     assert rest[0]["data"]["seq"] == 6
+
+
+# --- creating -----------------------------------------------------------------------------------
+
+SESSIONS = "/limpet/v1/sessions"
+ORDER = {"app": "shop", "user": "bob", "id": "o 7", "state": {"n": 1}, "labels": {"plan": "gold"}}
+
+
+def code_of(reply: Reply) -> str:
+    code: str = reply.body["error"]["details"]["error_code"]
+    return code
+
+
+async def test_a_session_is_created_over_plain_http(place: Place) -> None:
+    """With the id, state and labels that were sent; its Location leads to it."""
+    made = await place.door.post(SESSIONS, ORDER)
+    assert made.status == 201
+    assert made.body["session"] == {"app": "shop", "user": "bob", "id": "o 7"}
+    assert (made.body["version"], made.body["labels"]) == (1, {"plan": "gold"})
+    s = await place.lp.get("shop", "bob", "o 7")
+    assert (s.values, s.labels) == ({"n": 1}, {"plan": "gold"})
+    found = await HttpDoor(place.door.url).get(made.headers["location"])
+    assert (found.status, found.body) == (200, made.body)
+
+
+async def test_a_session_without_an_id_gets_a_new_one(place: Place) -> None:
+    """App and user may stand in the headers; if nothing names them, the request is refused."""
+    ids_made = set()
+    for _ in range(2):
+        made = await place.door.post(SESSIONS)
+        assert made.status == 201
+        assert made.body["session"]["user"] == "ada"
+        ids_made.add(made.body["session_id"])
+    assert len(ids_made) == 2
+    refused = await HttpDoor(place.door.url).post(SESSIONS, {"app": "shop"})
+    assert (refused.status, code_of(refused)) == (400, "input.invalid")
+    for wrong in ({"id": " "}, {"app": "$keys"}, {"state": [1]}, {"labels": {"": "x"}}):
+        refused = await place.door.post(SESSIONS, {**ORDER, **wrong})
+        assert refused.status == 400, wrong
+    assert await place.lp.find("shop", "bob", "o 7") is None
+
+
+async def test_an_id_that_is_taken_is_a_conflict(place: Place) -> None:
+    """409, which no client repeats; the session stays as it is."""
+    assert (await place.door.post(SESSIONS, ORDER)).status == 201
+    refused = await place.door.post(SESSIONS, {**ORDER, "state": {"n": 2}})
+    assert (refused.status, code_of(refused)) == (409, "session.exists")
+    assert refused.headers["x-should-retry"] == "false"
+    assert (await place.lp.get("shop", "bob", "o 7")).values == {"n": 1}
+
+
+@pytest.mark.parametrize("id", [None, "o 7"])
+async def test_a_repeated_creation_returns_the_first_session(place: Place, id: str | None) -> None:
+    """Under its Idempotency-Key, also after the session went on; another body is refused."""
+    body = {**ORDER, "id": id}
+    first = await place.door.post(SESSIONS, body, idempotency_key="k")
+    s = await place.lp.get("shop", "bob", first.body["session"]["id"])
+    await counted(s, 1)
+    again = await place.door.post(SESSIONS, body, idempotency_key="k")
+    assert (first.status, again.status) == (201, 201)
+    assert again.body["session_id"] == first.body["session_id"]
+    assert again.body["version"] == 2
+    for other in ({"state": {"n": 3}}, {"labels": {}}):
+        refused = await place.door.post(SESSIONS, {**body, **other}, idempotency_key="k")
+        expected = (400, "request.key_reused") if id is None else (409, "session.exists")
+        assert (refused.status, code_of(refused)) == expected
+    assert len((await place.lp.list(app="shop", user="bob")).items) == 1
+
+
+async def test_a_key_creates_sessions_where_its_role_allows() -> None:
+    """An owner its own, which need not be named; a viewer none; an app's agent for every user."""
+    async with limpet.open("memory://") as lp, serving(lp) as url:
+        keys = AccessKeys(journal_of(lp))
+        doors = {}
+        for role, user in (("owner", "ada"), ("viewer", "ada"), ("agent", None)):
+            _, token = await keys.create(role=role, app="shop", user=user)
+            doors[role] = HttpDoor(url, authorization=f"Bearer {token}")
+        made = await doors["owner"].post(SESSIONS, {"id": "c1"})
+        assert (made.status, made.headers["location"]) == (201, f"{SESSIONS}/sesn_.YzE")
+        for role, body in (
+            ("viewer", {}),
+            ("owner", {"user": "bob"}),
+            ("agent", {"app": "bank", "user": "ada"}),
+        ):
+            refused = await doors[role].post(SESSIONS, body)
+            assert (refused.status, code_of(refused)) == (403, "access.denied"), role
+        assert (await doors["agent"].post(SESSIONS, {"user": "bob"})).status == 201
+        assert len((await lp.audit(denied=True)).items) == 3
+        (event,) = await (await lp.get("shop", "ada", "c1")).read()
+        assert event.actor == "user:ada"
+
+
+async def test_the_documented_creation_works_as_it_is_written(place: Place) -> None:
+    """The body and the address of docs/serving.md."""
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    block = text.partition("### Routes of ours")[2].partition("```sh\n")[2].partition("```")[0]
+    (body,) = re.findall(r"-d '(.*)'", block)
+    (address,) = re.findall(r'curl -s "http://127.0.0.1:8420(.*)"', block)
+    door = HttpDoor(place.door.url)
+    assert (await door.post(SESSIONS, json.loads(body))).status == 201
+    assert (await door.get(address)).body["state"] == {"plan": "gold"}

@@ -62,7 +62,7 @@ class Things:
     def __init__(self, app: Starlette, place: str) -> None:
         self._app = app
         self.app, self.user = PLACES[place]
-        self.names: dict[str, str] = {}
+        self.names = {"app": self.app, "user": self.user}
 
     async def post(self, path: str, body: Any, **more: str) -> Any:
         headers = {"x-role": "root", "limpet-app": self.app, "limpet-user": self.user, **more}
@@ -137,6 +137,7 @@ class Case(NamedTuple):
     query: str = ""
     of_app: bool = False  # it is about what all users of the app share
     refused: int | None = None  # the status for those who may: what is asked cannot be done here
+    done: int = 200  # the status of what can
     headers: dict[str, str] = {}
 
 
@@ -272,6 +273,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{L}/tokens"): asks("read", {}, refused=400),  # without a signing key
     ("POST", f"{L}/tokens/rotate"): asks("anybody", {}, refused=400),
     ("POST", f"{L}/tokens/revoke"): asks("anybody", {}, refused=400),
+    ("POST", "/limpet/v1/sessions"): asks("write", {"app": "{app}", "user": "{user}"}, done=201),
     ("POST", "/limpet/v1/import"): asks("erase", b"not an export", refused=400),
     ("GET", "/limpet/v1/me"): asks("anybody"),
     ("GET", "/limpet/v1/sessions"): asks("inspect"),
@@ -393,7 +395,7 @@ class World:
         path = path_of(route, things.names) + case.query
         body = filled(case.body, things.names)
         reply = await ask(self._app, method, path, body, {**case.headers, **named})
-        if reply.status == 200:
+        if reply.status == case.done:
             _check_form(self._app, method, route, reply)
         if before is None or allowed:
             return reply, []
@@ -440,7 +442,7 @@ async def test_each_role_gets_what_it_may_and_the_audit_has_the_rest(
                 for place in PLACES:
                     reply, denied = await of.tried(method, route, role, place)
                     allowed = may(case, role, place)
-                    expected = (case.refused or 200,) if allowed else (403, 404)
+                    expected = (case.refused or case.done,) if allowed else (403, 404)
                     if reply.status not in expected or not (denied or allowed):
                         said = "audited" if denied else "not audited"
                         wrong.append((method, route, role, place, reply.status, said, reply.body))

@@ -48,17 +48,24 @@ _WITHOUT_NAME: Final = frozenset(("limit", "part", "times", "labels", "is_ascend
 _OURS: Final = "/limpet/v1/"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _OPEN: Final = frozenset(  # without a key
-    ("/", "/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
+    ("/", "/errors", "/healthz", "/readyz", "/studio", "/studio/{name}", "/studio/sign_in")
 )
+_DETAILS: Final = {
+    "type": "object",
+    "required": ["error_code", "docs"],
+    "properties": {"error_code": _TEXT, "docs": {"type": "string", "format": "uri-reference"}},
+}
 _ERROR: Final = {
     "type": "object",
-    "required": ["error"],
+    "required": ["type", "error", "request_id"],
     "properties": {
+        "type": {"type": "string", "const": "error"},
         "error": {
             "type": "object",
-            "required": ["message"],
-            "properties": {name: {"type": "string"} for name in ("code", "message", "docs")},
-        }
+            "required": ["type", "message", "details"],
+            "properties": {"type": _TEXT, "message": _TEXT, "details": _DETAILS},
+        },
+        "request_id": _TEXT,
     },
 }
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,6 +78,7 @@ class Described(msgspec.Struct, frozen=True):
     response: Any = None
     media_type: str = "application/json"  # of the answer
     request_media_type: str = "application/json"
+    status: int = 200  # of an answer that is not an error
 
 
 def describe(
@@ -79,12 +87,13 @@ def describe(
     response: Any = None,
     media_type: str = "application/json",
     request_media_type: str = "application/json",
+    status: int = 200,
 ) -> Callable[[F], F]:
     """Name the types of the function that answers a route. The type of a body that is parsed by
     `call.body(Type)` need not be named."""
 
     def decorate(act: F) -> F:
-        of = Described(request, response, media_type, request_media_type)
+        of = Described(request, response, media_type, request_media_type, status)
         setattr(act, _DESCRIBED, of)
         return act
 
@@ -186,7 +195,7 @@ def _operation(route: Route, method: str, schema_of: dict[int, Any]) -> dict[str
     made: dict[str, Any] = {
         "operationId": _operation_id(method, route.path),
         "responses": {
-            "200": answer,
+            str(of.status): answer,
             "default": {"description": "Refused, with a stable code.", "content": error},
         },
     }

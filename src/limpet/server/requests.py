@@ -86,7 +86,7 @@ class Requests:
         try:
             if len(scope["query_string"]) > QUERY_BYTES_MAX and scope["type"] == "http":
                 error = InvalidInput(f"the query is longer than {QUERY_BYTES_MAX:,} bytes.")
-                await error_response(error, status=414)(scope, receive, answer)
+                await error_response(error, scope, status=414)(scope, receive, answer)
             else:
                 _check_announced(scope)
                 await self._app(scope, receive, answer)
@@ -230,12 +230,13 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
 def _refusal(error: LimpetError | HTTPException, scope: Scope) -> Response:
     """The answer to a request that no route has, or that failed."""
     if isinstance(error, LimpetError):
-        answer = error_response(error)
+        answer = error_response(error, scope)
         if isinstance(error, BodyTooLarge):  # its client may still be sending
             answer.headers.update(_CLOSE)
         return answer
     route = RouteNotFound(f"{scope['method']} {_shown_path(scope)}")
-    answer = error_response(route, status=error.status_code)  # 405: the path, by another method
+    # 405: the path is there, by another method.
+    answer = error_response(route, scope, status=error.status_code)
     answer.headers.update(error.headers or {})
     return answer
 

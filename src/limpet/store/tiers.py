@@ -36,7 +36,7 @@ SURVIVES: Final[dict[Tier, str]] = {
     "L0": "nothing: it ends with the process",
     "L1": "the end of the process, and a power cut",
     "L2": "the loss of the machine that the process runs on",
-    # What tests/fault/test_postgres_cluster.py shows, and no more.
+    # Only that which tests/fault/test_postgres_cluster.py shows.
     "L3": "the loss of any one server with every acknowledged commit (tested with three servers on "
     "one machine; servers in different regions are not tested)",
 }

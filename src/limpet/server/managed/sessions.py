@@ -136,8 +136,7 @@ async def create(call: WireCall) -> Answer:
     body, key = await call.body(SessionCreate), call.idempotency_key()
     if key is None:
         return await shown(call, await _created(call, body, ids.new_id(ids.SESSION), None))
-    named = "\0".join([call.caller.name, call.app, call.user, key])
-    id = f"{ids.SESSION}{sha256(named.encode()).hexdigest()[:26]}"
+    id = call.id_under(ids.SESSION, call.app, call.user, key)
     digest = sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:32]
     made = Key(call.app, call.user, id)
     before: Session[Any] | None = await call.lp.find(made, tail=0, archived=True)

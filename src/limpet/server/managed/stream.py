@@ -33,6 +33,7 @@ from limpet.model import Event
 from limpet.model.facts.phases import ARCHIVED
 from limpet.model.facts.running.requests import CUSTOM_TOOL_USE, asked_id
 from limpet.server import ids
+from limpet.server.answers import error_form
 from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS, STREAM_PIECE_BYTES
 from limpet.server.managed.events import form_of
 from limpet.server.managed.wire import (
@@ -40,7 +41,6 @@ from limpet.server.managed.wire import (
     Json,
     WireCall,
     endpoint,
-    error_form,
     rfc3339,
     whole_number,
 )

@@ -1,20 +1,16 @@
 """Requests and answers of the wire: who asks, the body, the query, pages and errors.
 
-`endpoint` makes a route of a function that takes a `WireCall`. An error is answered as
-`{"type": "error", "error": {"type", "message", "details": {"error_code"}}, "request_id"}` with the
-stable code of ours. The official client repeats a request after 408, 409, 429 and 5xx, so these are
-answered only where nothing was stored, or with `x-should-retry: false`.
+`endpoint` makes a route of a function that takes a `WireCall`. Errors are those of
+`server.answers`, with the statuses of this wire.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from itertools import count
-from math import ceil
+from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,32 +21,18 @@ from starlette.types import Receive, Scope, Send
 
 from limpet.errors import (
     AccessDenied,
-    AccessError,
-    DocumentConflict,
-    DocumentNotFound,
-    EntryRefused,
-    HeartbeatRefused,
     InvalidCursor,
     InvalidInput,
     InvalidQuery,
     LimpetError,
-    MemoryPathTaken,
-    MemoryPreconditionFailed,
-    RateLimited,
     RouteNotFound,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
-    StoreBusy,
-    TokenError,
-    TokenReplayed,
-    TooManyRequests,
 )
 from limpet.model import Key
 from limpet.model.keys import known_key
 from limpet.security.access import Resource
 from limpet.server import ids
 from limpet.server.access import NOTE, Caller, RouteNote, header_of
+from limpet.server.answers import error_response, new_request_id, wire_status
 from limpet.server.loggers import SERVER
 from limpet.server.openapi import STREAMED, named_types
 from limpet.server.requests import read_body
@@ -70,31 +52,10 @@ USER_HEADER: Final = b"limpet-user"  # for callers whose key is of no one user
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 1_000
 OF_APP: Final = "*"  # the owner of what all users of an app share
-_GONE: Final = (SessionDeleted, SessionErased)
-_CONFLICTS: Final = (MemoryPathTaken, MemoryPreconditionFailed, DocumentConflict, TokenReplayed)
-# The wire's words for documents that are not there, by their collection.
-_THINGS: Final = {
-    "environments": "environment",
-    "wire_vaults": "vault",
-    "wire_credentials": "credential",
-    "wire_files": "file",
-    "wire_memory_stores": "memory store",
-    "wire_memories": "memory",
-    "memory_versions": "version of a memory",
-    "wire_work": "work",
-    "resources": "resource",
-    "threads": "thread",
-    "traces": "trace",
-    "models": "model",
-    "skills": "skill",
-}
 _LABEL: Final = "labels["
 _LATEST_US: Final = 253_402_300_799_000_000  # the last second of the year 9999
 _KEY_CHARS_MAX: Final = 255
 _JSON: Final = (b"content-type", b"application/json")
-_PROCESS: Final = secrets.token_hex(6)  # in the ids of its requests
-_requests: Final = count(1)
-_KEPT_STATUS: Final = frozenset((400, 401, 403, 404, 412, 413, 422, 429, 503, 507))
 
 
 class WireCall:
@@ -153,6 +114,11 @@ class WireCall:
         if key is not None and not 0 < len(key) <= _KEY_CHARS_MAX:
             raise InvalidInput(f"an Idempotency-Key has 1 to {_KEY_CHARS_MAX} characters.")
         return key
+
+    def id_under(self, prefix: str, app: str, user: str, idempotency_key: str) -> str:
+        """Return the id of what this caller makes under an Idempotency-Key: of all its repeats."""
+        named = "\0".join([self.caller.name, app, user, idempotency_key])
+        return f"{prefix}{sha256(named.encode()).hexdigest()[:26]}"
 
     def of_app(self, collection: str) -> Documents:
         """Documents that all users of the app share."""
@@ -332,7 +298,7 @@ class WireEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        request_id = f"req_{_PROCESS}{next(_requests):012x}"
+        request_id = new_request_id()
         answer: Answer
         try:
             caller = await self._service.caller_of(request)
@@ -341,13 +307,13 @@ class WireEndpoint:
                 await call.check_owner()
             answer = await self._act(call)
         except LimpetError as error:
-            answer = _refused(error, request, request_id)
+            answer = _refusal(error, scope, request_id)
         except ClientDisconnect:
             answer = Response(status_code=400)  # nobody reads it
         except Exception:
             SERVER.exception("request failed: method=%s path=%s", self._method, self._path)
             unknown = LimpetError("the server failed. Its log says more.")
-            answer = _refused(unknown, request, request_id)
+            answer = _refusal(unknown, scope, request_id)
         if isinstance(answer, Response):
             answer.headers["request-id"] = request_id
             await answer(scope, receive, send)
@@ -369,78 +335,5 @@ def not_offered(service: Service) -> list[BaseRoute]:
     return [endpoint(service, "/v1/{rest:path}", method, missing) for method in methods]
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-
-def error_form(error: LimpetError, request_id: str) -> Json:
-    """An error as the wire shows it, in an answer or on a stream."""
-    status = _status(error)
-    details: Json = {"error_code": error.code}
-    if isinstance(error, HeartbeatRefused):
-        details = {"error_code": "heartbeat_precondition_failed", "code": error.code}
-        details["current_state"] = error.current_state
-    if isinstance(error, MemoryPathTaken):
-        details |= {"conflicting_memory_id": error.memory, "conflicting_path": error.path}
-    if isinstance(error, TokenError):
-        details["audit_code"] = error.audit_code
-    details["docs"] = error.page
-    said: Json = {"type": _type(error, status), "message": _message(error), "details": details}
-    return {"type": "error", "error": said, "request_id": request_id}
-
-
-def _message(error: LimpetError) -> str:
-    """The text of an error; one about a thing that is missing has the wire's word for the thing."""
-    if isinstance(error, DocumentNotFound) and error.collection in _THINGS:
-        missing = f"{_THINGS[error.collection]} {error.name.rpartition('/')[2]!r}"
-    elif isinstance(error, SessionNotFound) and isinstance(error.key, Key):
-        missing = f"session {ids.session_id(error.key.id)!r}"
-    else:
-        return str(error)
-    return f"there is no {missing} here. List them to see their ids."
-
-
-def _refused(error: LimpetError, request: Request, request_id: str) -> Response:
-    status = _status(error)
-    headers = {}
-    if status in (408, 409, 429) or status >= 500:
-        again = _is_repeatable(error, request)
-        headers["x-should-retry"] = "true" if again else "false"
-        if isinstance(error, RateLimited | TooManyRequests):
-            headers["retry-after"] = str(max(1, ceil(error.retry_after_seconds)))
-    body = msgspec.json.encode(error_form(error, request_id))
-    return Response(body, status, headers, media_type="application/json")
-
-
-def _is_repeatable(error: LimpetError, request: Request) -> bool:
-    """True if the request may be sent again: it stored nothing, or a repeat finds what it did."""
-    if isinstance(error, StoreBusy | RateLimited | TooManyRequests):
-        return True
-    if not error.retryable:
-        return False
-    return request.method == "GET" or "idempotency-key" in request.headers
-
-
-def _status(error: LimpetError) -> int:
-    """Return the HTTP status: 404 for foreign and missing alike, 400 for a conflict."""
-    if isinstance(error, AccessDenied):
-        return 404 if error.action in ("read", "inspect") else 403
-    if isinstance(error, _GONE):
-        return 404
-    if isinstance(error, _CONFLICTS):
-        return 409
-    if error.status == 500:
-        return 500
-    return error.status if error.status in _KEPT_STATUS else 400
-
-
-def _type(error: LimpetError, status: int) -> str:
-    if isinstance(error, MemoryPreconditionFailed):
-        return "memory_precondition_failed_error"
-    if isinstance(error, MemoryPathTaken):
-        return "memory_path_conflict_error"
-    if isinstance(error, EntryRefused) or (isinstance(error, AccessError) and status == 401):
-        return "authentication_error"
-    names = {403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
-    names |= {429: "rate_limit_error", 503: "overloaded_error", 500: "api_error"}
-    names |= {507: "api_error"}
-    return names.get(status, "invalid_request_error")
+def _refusal(error: LimpetError, scope: Scope, request_id: str) -> Response:
+    return error_response(error, scope, status=wire_status(error), request_id=request_id)

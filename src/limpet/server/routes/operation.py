@@ -1,6 +1,7 @@
 """The routes for those who operate a server: is it up, is it ready, what does it do.
 
-`/healthz` and `/readyz` need no key and tell nothing of the sessions. `/metrics` is for admins.
+`/healthz`, `/readyz` and `/errors` need no key and tell nothing of the sessions. `/metrics` is for
+admins.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import limpet
 from limpet.errors import AccessDenied, LimpetError
 from limpet.security.access import Resource
 from limpet.security.roles import EVERY_APP
+from limpet.server.answers import ERRORS_PATH, errors_page
 from limpet.server.limits import (
     CLOCK_AHEAD_SECONDS,
     READY_KEPT_SECONDS,
@@ -32,6 +34,7 @@ from limpet.session.limpet import journal_of
 from limpet.session.overview import StoreStatus
 from limpet.store.protocol import Probed, Query
 
+_NO_SCRIPTS: Final = {"content-security-policy": "default-src 'none'"}
 _COUNTED: Final = ("leased", "due", "blocked", "dead", "held", "pending")
 
 
@@ -86,8 +89,13 @@ def routes(service: Service) -> list[BaseRoute]:
             )
         return Response(made[0], media_type="application/json")
 
+    @describe(media_type="text/html")
+    async def errors(_: Request) -> Response:
+        return Response(errors_page(), headers=_NO_SCRIPTS, media_type="text/html")
+
     made: list[bytes] = []
     return [
+        Route(ERRORS_PATH, errors, methods=["GET"]),
         Route("/openapi.json", openapi, methods=["GET"]),
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),

@@ -13,21 +13,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import UNSET
 from starlette.background import BackgroundTask
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute
 
 from limpet.errors import (
     BundleDamaged,
     BundleRefused,
     DocumentNotFound,
+    IdempotencyKeyReused,
     InvalidInput,
     InvalidQuery,
     NoCheckpoint,
+    SessionExists,
 )
+from limpet.model import Set, thaw
 from limpet.model.diff.diff import diff as between
 from limpet.model.diff.merge import Policy, Priority
 from limpet.server import ids
@@ -41,6 +45,7 @@ from limpet.server.forms import (
     ImportForm,
     LineageForm,
     MergeForm,
+    OverviewForm,
     PageForm,
     PhaseForm,
     RewindForm,
@@ -62,6 +67,7 @@ from limpet.server.managed.wire import (
     whole_number,
 )
 from limpet.server.openapi import describe
+from limpet.server.routes.sessions import standing
 from limpet.server.service import Service
 from limpet.session.history.blame import path_of
 from limpet.session.history.branches import shared_events
@@ -77,12 +83,24 @@ from limpet.session.limpet import journal_of
 from limpet.session.session import Session
 from limpet.store.system import in_thread
 
+_TAKEN: Final = "Read it, or create the session with another id"
+_TEMP: Final = "temp:"  # names that are never stored
 _STEPS: Final = ("activate", "suspend", "resume", "complete", "terminate", "archive")
 _MERGES: Final[Mapping[str, Policy | None]] = {
     "refuse": None,
     "ours": Priority(a=1, b=0),
     "theirs": Priority(a=0, b=1),
 }
+
+
+class NewSession(msgspec.Struct):
+    """The body of a new session. App and user may be left out if the key is of one."""
+
+    app: str | None = None
+    user: str | None = None
+    id: str | None = None
+    state: dict[str, Any] = {}
+    labels: dict[str, str] = {}
 
 
 class ForkSession(msgspec.Struct):
@@ -153,8 +171,54 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", f"{one}/unarchive", unarchive, "lifecycle"),
         at("POST", f"{one}/bisect", bisect),
         at("GET", f"{one}/lineage", lineage),
+        at("POST", "/sessions", create, "create"),
         at("POST", "/import", import_session),
     ]
+
+
+# --- creation -------------------------------------------------------------------------------------
+
+
+@describe(response=OverviewForm, status=201)
+async def create(call: WireCall) -> Answer:
+    """Create a session: once under an Idempotency-Key. 409 if there is one of this id."""
+    body, idempotency = await call.body(NewSession), call.idempotency_key()
+    app, user = body.app or call.named_app, body.user or call.named_user
+    if app is None or user is None:
+        raise InvalidInput('name the app and the user: {"app": "support", "user": "ada"}.')
+    id = body.id
+    if id is None and idempotency is not None:
+        id = call.id_under(ids.SESSION, app, user, idempotency)
+    id = ids.new_id(ids.SESSION) if id is None else id
+    try:
+        session: Session[Any] = await call.lp.create(
+            app, user, id, state=body.state, labels=body.labels
+        )
+    except SessionExists as error:
+        if idempotency is None:
+            raise SessionExists(error.key, _TAKEN) from None
+        session = await call.lp.get((app, user, id), tail=0, archived=True)
+        if not await _began_with(session, body, call.caller.name):
+            if body.id is None:
+                raise IdempotencyKeyReused(idempotency) from None
+            raise SessionExists(error.key, _TAKEN) from None
+    wire_id = ids.session_id(id)
+    owner = {"app": app, "user": user}
+    bound = {"app": call.caller.app, "user": call.caller.user}
+    query = urlencode({name: owner[name] for name in owner if bound[name] is None})
+    location = f"/limpet/v1/sessions/{wire_id}" + (f"?{query}" if query else "")
+    content = msgspec.json.encode(standing(call, session))
+    return Response(content, 201, {"location": location}, "application/json")
+
+
+async def _began_with(session: Session[Any], body: NewSession, actor: str) -> bool:
+    """True if a session was created by this principal, with this state and these
+    labels."""
+    (first,) = await session.read(limit=1)
+    began = {op.path[0]: thaw(op.value) for op in first.ops if isinstance(op, Set)}
+    asked = {name: value for name, value in body.state.items() if not name.startswith(_TEMP)}
+    labels = (first.data or {}).get("labels", {})
+    return first.actor == actor and began == asked and labels == body.labels
 
 
 # --- state and history ----------------------------------------------------------------------------

@@ -62,6 +62,7 @@ from limpet.session.json_forms import (
     time_form,
 )
 from limpet.session.runs.recorded_run import run_of
+from limpet.session.session import Session
 from limpet.session.tokens import Tokens
 
 SEARCHED_MAX: Final = 5_000  # events that one request looks at
@@ -178,7 +179,11 @@ def overview(call: WireCall, head: Any) -> Json:
 @describe(response=OverviewForm)
 async def show(call: WireCall) -> Answer:
     """The head of a session, its open requests and its usage."""
-    session = await load(call)
+    return standing(call, await load(call))
+
+
+def standing(call: WireCall, session: Session[Any]) -> Json:
+    """A session as it stands: its head, what it waits for, what it used."""
     budget, failure, parent = session.runs.budget, session.runs.failure, session.runs.parent
     return {
         **overview(call, session.head),

@@ -11,6 +11,7 @@ from limpet.errors import LimpetError, ProtocolMismatch
 from limpet.server.access import HERE, Caller
 from limpet.server.answers import error_response
 from limpet.server.service import Service
+from limpet.store.remote.forms import pack_error
 from limpet.store.remote.messages import MEDIA_TYPE, PATH, PROTOCOL_HEADER
 from limpet.store.remote.methods import version
 
@@ -20,7 +21,7 @@ def routes(service: Service) -> list[BaseRoute]:
         try:
             caller = await _enter(service, socket)
         except LimpetError as error:
-            await socket.send_denial_response(_with_version(error_response(error)))
+            await socket.send_denial_response(_refusal(error, socket))
             return
         await service.door.serve(socket, caller)
 
@@ -29,7 +30,7 @@ def routes(service: Service) -> list[BaseRoute]:
             caller = await _enter(service, request)
             answers = await service.door.answer(request, caller)
         except LimpetError as error:
-            return _with_version(error_response(error))
+            return _refusal(error, request)
         return _with_version(Response(answers, media_type=MEDIA_TYPE))
 
     return [WebSocketRoute(PATH, websocket), Route(PATH, post, methods=["POST"])]
@@ -42,6 +43,14 @@ async def _enter(service: Service, connection: HTTPConnection) -> Caller:
     if spoken != version():
         raise ProtocolMismatch(HERE, version(), spoken[:40])
     return caller
+
+
+def _refusal(error: LimpetError, connection: HTTPConnection) -> Response:
+    """An error as clients of the store protocol read it, of other releases too: by its code and its
+    fields."""
+    code, _, fields = pack_error(error)
+    more = {"code": code, "retryable": error.retryable, "fields": fields}
+    return _with_version(error_response(error, connection.scope, more=more))
 
 
 def _with_version(response: Response) -> Response:

@@ -71,7 +71,8 @@ def routes(service: Service) -> list[BaseRoute]:
             return _moved("../studio")
         content = static.get(request.path_params["name"])
         if content is None:
-            return error_response(RouteNotFound(f"GET {request.url.path[:200]}"))
+            missing = RouteNotFound(f"GET {request.url.path[:200]}")
+            return error_response(missing, request.scope)
         return _answer(request, content)
 
     @describe(request=SignIn, response=SignedIn)
@@ -82,9 +83,9 @@ def routes(service: Service) -> list[BaseRoute]:
             given = msgspec.json.decode(await _body(request), type=SignIn)
             key = await service.gate.exchange(given.token, request)
         except EntryRefused as error:
-            return error_response(error)
+            return error_response(error, request.scope)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return error_response(EntryRefused(HERE, str(error)), status=400)
+            return error_response(EntryRefused(HERE, str(error)), request.scope, status=400)
         return Response(msgspec.json.encode(SignedIn(key)), media_type="application/json")
 
     return [
