@@ -25,6 +25,7 @@ REQUEST_BYTES_MAX: Final = 16 * 2**10  # of the input of one: kept with the stat
 EFFECT_ARGS_BYTES_MAX: Final = 4 * 2**10  # recorded with its intent; of larger ones only a hash
 TRACEBACK_BYTES_MAX: Final = 8 * 2**10  # of a failed run, in its session.error
 CHILDREN_MAX: Final = 64  # at work for one session at a time
+FINISHED_PER_COMMIT_MAX: Final = 256  # finished children that are completed in one commit
 SPAWNED_MAX: Final = 100_000  # spawned by a program for one session, and not ended
 DELEGATION_DEPTH_MAX: Final = 8
 TURN_INPUTS_MAX: Final = 100  # the rest wait for the next turn

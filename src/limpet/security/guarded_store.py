@@ -82,7 +82,7 @@ from limpet.model.facts.moves import (
     stage_session,
 )
 from limpet.model.facts.outcomes import DEFINED
-from limpet.model.facts.phases import TRANSITIONS
+from limpet.model.facts.phases import TRANSITIONS, TYPES
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
     CHILD_CREATED,
@@ -92,7 +92,13 @@ from limpet.model.facts.running.children import (
     works_for,
 )
 from limpet.model.facts.running.requests import CONFIRMATION, CUSTOM_RESULT
-from limpet.model.facts.running.runs import INTERRUPT, SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.runs import (
+    INTERRUPT,
+    SPAN_COMPLETED,
+    SPAN_STARTED,
+    STATUS_CHANGED,
+    is_at_work,
+)
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
@@ -645,9 +651,9 @@ class GuardedStore:
         return ()
 
     async def _kin(self, commits: Sequence[Commit]) -> frozenset[Key]:
-        """The children that a session of this commit delegates to, and the parents of sessions of
-        this commit that are told of their end. Both work in an app and a task of their own, and
-        who may write to the one tells the other: the log of each names it.
+        """The children that a session of this commit delegates to or is completed with, and the
+        parents of sessions of this commit that are told of their end. Both work in an app and a
+        task of their own, and who may write to the one tells the other: the log of each names it.
         """
         kin: set[Key] = set()
         for commit in commits:
@@ -659,8 +665,22 @@ class GuardedStore:
                     works = works_for(head.facts, commit.key, str(commit.uid))
                     if works and uids == {head.uid} and await self._is_account_true(commit):
                         kin.add(commit.key)
+                if _completes_with(child, commit) and await self._has_finished(child, commit):
+                    kin.add(child.key)
         # Somebody has to be entered in the usual way.
         return frozenset() if kin.issuperset([each.key for each in commits]) else frozenset(kin)
+
+    async def _has_finished(self, child: Commit, parent: Commit) -> bool:
+        """True if a child has finished what it did for its parent. If the commit names an earlier
+        version of it, it is refused for that."""
+        if child.expect is None or child.uid is None or not await self._exists(child.key):
+            return False
+        head = await self._newest(child.key)
+        if head.uid != child.uid or not works_for(head.facts, parent.key, str(parent.uid)):
+            return False
+        if head.version != child.expect:
+            return True
+        return bool(head.facts["delegation"].get("ended")) and not is_at_work(head.facts)
 
     async def _is_account_true(self, commit: Commit) -> bool:
         """True if a spawned child that gives back its budget says what it was given."""
@@ -711,6 +731,8 @@ class GuardedStore:
             await self._check_uid(drafts[0].id, asked.resource)
         if key in kin:
             await self._check_kin(commit, asked.resource)
+            if _is_completion(commit):
+                await guard.check("lifecycle", asked.resource, approved, kin=True)
             return commit
         resource, head = asked.resource, None
         if resource.kind == "session":
@@ -2007,6 +2029,11 @@ def _is_appended(draft: Prepared) -> bool:
 
 # The events by which a child notifies its parent of its end.
 _TOLD: Final = frozenset({CHILD_DONE, CHILD_ENDED, CHILD_RELEASED, RETURNED})
+# The events by which a finished child is completed with its parent.
+_COMPLETION: Final = TYPES["complete"]
+_COMPLETING: Final = frozenset(
+    {TYPES["resume"], TYPES["reactivate"], _COMPLETION, STATUS_CHANGED, TOOLS_BOUND}
+)
 
 
 def _tells_parent(commit: Commit, child: Commit) -> bool:
@@ -2017,6 +2044,22 @@ def _tells_parent(commit: Commit, child: Commit) -> bool:
     if commit.uid is None or not types or not _TOLD.issuperset(types):
         return False
     return _is_bare(commit) and not any([draft.plain_ops for draft in commit.drafts])
+
+
+def _is_completion(commit: Commit) -> bool:
+    """True if a commit completes a session and does nothing else to it."""
+    types = [draft.type for draft in commit.drafts]
+    if _COMPLETION not in types or not _COMPLETING.issuperset(types):
+        return False
+    plain = all([draft.origin is None and not draft.plain_ops for draft in commit.drafts])
+    return plain and _is_bare(commit)
+
+
+def _completes_with(child: Commit, parent: Commit) -> bool:
+    """True if a commit completes a session beside the end of another of the same user."""
+    if child.key == parent.key or child.key.user != parent.key.user or parent.uid is None:
+        return False
+    return _is_completion(child) and _COMPLETION in [draft.type for draft in parent.drafts]
 
 
 def _is_bare(commit: Commit) -> bool:

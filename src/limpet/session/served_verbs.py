@@ -16,14 +16,16 @@ from limpet.session.history.checkpoint_log import CheckpointKind, CheckpointRef
 from limpet.session.history.checkpoints import newest_checkpoint
 from limpet.session.history.retention import CompactReport, watch_app
 from limpet.session.life.archive import archived_bundle
-from limpet.session.life.lifecycle_policy import Transition
+from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.life.transitions import PhaseChange
 from limpet.session.move.departures import Departure, open_departures
 from limpet.session.move.reclaim import Reclaimed
 from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
 from limpet.session.runs.promotion import Proposal, ProposalStatus, waiting_proposals
 from limpet.session.services import Services
+from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.protocol import Erasure, Erasures, Forks
 from limpet.store.remote.forms import form_of
@@ -39,6 +41,7 @@ def _verbs() -> dict[str, ServedVerb]:
         "erase": _verb((Key, Forks, Text), Erasure | None, _erase),
         "erase_user": _verb((str, str, Text), Erasures, _erase_user),
         "archive": _verb((Key, Text), Transition, _archive),
+        "complete_children": _verb((Key, Text), type(None), _complete_children),
         "archived_bundle": _verb((Key,), bytes, _archived_bundle, reads=True),
         "unarchive": _verb((Key, Text), Transition, _unarchive),
         "checkpoint": _verb(
@@ -77,6 +80,13 @@ async def _erase_user(lp: Any, app: str, user: str, actor: Text) -> Any:
 
 async def _archive(lp: Any, key: Key, actor: Text) -> Any:
     return await lp.session(key).archive(actor=actor)
+
+
+async def _complete_children(lp: Any, key: Key, actor: Text) -> None:
+    services = _services(lp)
+    by = await services.foreseen("lifecycle", key, actor or LIFECYCLE_ACTOR)
+    session = Session[Any](services.system, key, untyped=True)
+    await PhaseChange(session, ("complete",), actor=by).complete_children()
 
 
 async def _archived_bundle(lp: Any, key: Key) -> bytes:

@@ -986,7 +986,8 @@ class Session(Handle, Generic[S]):
     async def complete(self, output: Any = None, *, actor: str | None = None) -> Transition:
         """End the session, its work done, and return the transition.
 
-        Raises GuardFailed unless all exit criteria hold and every child has ended,
+        Children that have finished their work are completed with it, in the same commit. Raises
+        GuardFailed unless all exit criteria hold, theirs too, and no child has anything left to do;
         InvalidTransition, SessionNotFound.
         """
         more = {} if output is None else {"output": output}

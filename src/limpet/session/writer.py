@@ -161,11 +161,12 @@ class Writer:
         classless: bool | None = None,
         release: Lease | None = None,
         puts: Sequence[Put] = (),
+        before: Sequence[Commit] = (),
         beside: Sequence[Commit] = (),
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
-        to release ends with the commit; documents are put by it, and other sessions record what
-        is `beside` it."""
+        to release ends with the commit; documents are put by it, and other sessions record in it
+        what comes `before` and what is `beside` it."""
         known, lease = self.known, self.lease
         for draft in drafts:
             if draft.temp_ops:
@@ -183,10 +184,10 @@ class Writer:
         answers: Sequence[Committed]
         try:
             if puts:
-                answers, _ = await commit_puts(self.journal, (commit, *beside), puts)
-                committed = answers[0]
+                answers, _ = await commit_puts(self.journal, (*before, commit, *beside), puts)
             else:
-                committed, *_ = await self.journal.commit((commit, *beside))
+                answers = await self.journal.commit((*before, commit, *beside))
+            committed = answers[len(before)]
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise

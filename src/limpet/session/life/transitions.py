@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -26,10 +27,14 @@ from limpet.errors import (
     SchemaViolation,
     SessionArchived,
     SessionConflict,
+    SessionDeleted,
+    SessionErased,
     SessionError,
+    SessionMoved,
+    SessionNotFound,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, Event, Fact, Fold, Head, Lease, Prepared
+from limpet.model import EMPTY, Commit, Event, Fact, Fold, Head, Key, Lease, Prepared
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -48,15 +53,16 @@ from limpet.model.facts.phases import (
     transition,
 )
 from limpet.model.facts.running import endings
-from limpet.model.facts.running.children import children_in
-from limpet.model.facts.running.runs import status_changed
+from limpet.model.facts.running.children import children_in, works_for
+from limpet.model.facts.running.runs import is_at_work, status_changed
 from limpet.model.facts.running.spawned import children_open, is_spawned
 from limpet.model.lease import status_at
-from limpet.session.documents import Put
+from limpet.model.limits import FINISHED_PER_COMMIT_MAX
+from limpet.session.documents import Put, commit_puts
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
-from limpet.session.journal import is_not_about_the_version, retrying
+from limpet.session.journal import Journal, is_not_about_the_version, retrying
 from limpet.session.life.lifecycle_policy import (
     CLEANUP,
     LIFECYCLE_ACTOR,
@@ -70,7 +76,8 @@ from limpet.session.life.lifecycle_policy import (
 from limpet.session.life.memory import promotions
 from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
-from limpet.session.runs.delegation import SpawnedEnd
+from limpet.session.performed import ask_server, server_of
+from limpet.session.runs.delegation import SpawnedEnd, children_of, head_of
 from limpet.session.sharing import live_shares_given, notify_targets
 from limpet.session.writer import Handle, Writer, writer_of
 
@@ -79,6 +86,16 @@ _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
 DAY_SECONDS: Final = 86_400
 _US: Final = 1_000_000
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+# How a finished child is completed with its parent, by its phase.
+_TO_COMPLETE: Final[Mapping[Phase, tuple[PhaseEvent, ...]]] = {
+    INIT: ("activate", "complete"),
+    ACTIVE: ("complete",),
+    SUSPENDED: ("resume", "reactivate", "complete"),
+    RESUMED: ("reactivate", "complete"),
+}
+_WITH_PARENT: Final = "its parent was completed"
+_DRAWN_TOGETHER: Final = 64  # checkpoints that are made at a time
 
 
 class Durations(msgspec.Struct, frozen=True):
@@ -159,6 +176,8 @@ class PhaseChange:
         self._bound: Fact | None = None
         self._hooked: set[tuple[Phase, Phase]] = set()
         self._ending: Cleanups | None = None
+        self._children: tuple[_Child, ...] = ()  # that are completed with it
+        self._hooked_below: dict[Key, set[tuple[Phase, Phase]]] = {}
 
     async def run(self) -> tuple[Transition, ...]:
         """Decide and record, until no other writer was faster. Raises InvalidTransition,
@@ -173,49 +192,140 @@ class PhaseChange:
             await load_to_move(writer, self._events[0])
             return await self._try()
 
-        done = await retrying(attempt, SessionConflict, unless=is_not_about_the_version)
+        def stands(error: LimpetError) -> bool:
+            """A child may go meanwhile; this session may not."""
+            gone = isinstance(error, _GONE) and error.key == self._session.key
+            return gone or is_not_about_the_version(error)
+
+        done = await retrying(attempt, SessionConflict, *_GONE, unless=stands)
         for each in done:
             await self._after(each)
         return done
 
+    async def complete_children(self) -> None:
+        """Complete the finished children of this session, and nothing else."""
+        await load_to_move(writer_of(self._session), "complete")
+        self._children = await self._finished_children()
+        await _commit_children(writer_of(self._session).journal, await self._complete_children())
+
     async def _try(self) -> tuple[Transition, ...]:
-        writer = writer_of(self._session)
-        version = writer.known.version
-        steps = self._steps(writer.known.head.phase)
-        for step in steps:
-            await self._guard(step)
-        for step in steps:
-            await self._before(step)
-        if "checkpoint" in steps[0].side_effects:
-            self._more |= await self._checkpoint(steps[0])
-        moves = [self._fact(step, first=step is steps[0]) for step in steps]
-        facts = [moves[0], *self._recorded_between(), *moves[1:]]
-        if (status := self._status_changed(steps[-1])) is not None:
-            facts.insert(-1, status)
-        puts = (*self._puts, *await self._promotions(steps[0]))
-        end = await self._spawned_end(steps[-1])
-        facts += [] if end is None else end.own
-        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
-        if end is not None:
-            events = await self._end_spawned(end, drafts, version, puts)
+        steps = await self._allowed()
+        children = await self._complete_children()
+        drawn = await self._draw(steps)
+        before = [each.commit for each in children]
+        puts = (*[put for each in children for put in each.drawn.puts], *drawn.puts)
+        writer, release = writer_of(self._session), self._release
+        if drawn.end is not None:
+            events = await self._end_spawned(drawn.end, drawn, before, puts)
         elif self._rewinds is None:
-            events = await writer.commit(drafts, version, release=self._release, puts=puts)
+            events = await writer.commit(
+                drawn.drafts, drawn.version, release=release, puts=puts, before=before
+            )
         else:  # its fields are those of its class, as the log has them
             events = await writer.commit(
-                drafts,
-                version,
+                drawn.drafts,
+                drawn.version,
                 schema=writer.known.head.schema_version,
                 classless=False,
-                release=self._release,
+                release=release,
                 puts=puts,
             )
-        moved = [event for event, fact in zip(events, facts, strict=False) if fact in moves]
-        if self._release is not None:
+        for each in children:
+            await each.leave()
+        moved = [event for event, is_move in zip(events, drawn.moves, strict=False) if is_move]
+        if release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
             structs.replace(step, event=event, side_effects=self._performed(step))
             for step, event in zip(steps, moved, strict=True)
         )
+
+    async def _allowed(self) -> list[Transition]:
+        """The proposed transitions. Raises if the table or a guard refuses one of them."""
+        steps = self._steps(writer_of(self._session).known.head.phase)
+        for step in steps:
+            await self._guard(step)
+        return steps
+
+    async def _draw(self, steps: list[Transition]) -> _Drawn:
+        """What is recorded of these transitions, once all that comes before them is done."""
+        writer = writer_of(self._session)
+        version = writer.known.version
+        for step in steps:
+            await self._before(step)
+        for step in steps:
+            if "checkpoint" in step.side_effects:
+                self._more |= await self._checkpoint(step)
+        moves = [self._fact(step, first=step is steps[0]) for step in steps]
+        facts = [moves[0], *self._recorded_between(), *moves[1:]]
+        if (status := self._status_changed(steps[-1])) is not None:
+            facts.insert(-1, status)
+        puts = (*self._puts, *await self._promotions(steps[-1]))
+        end = await self._spawned_end(steps[-1])
+        facts += [] if end is None else end.own
+        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
+        is_move = tuple([any(fact is move for move in moves) for fact in facts])
+        return _Drawn(drafts, is_move, version, puts, end)
+
+    # --- finished children ----------------------------------------------------------------------
+
+    async def _finished_children(self) -> tuple[_Child, ...]:
+        """The children that have finished, and theirs, the lowest first: they are completed with
+        this session. Raises GuardFailed if one is at work again, or may not be completed."""
+        # They may work in tasks of their own: who may complete the parent completes them.
+        writer, finished = writer_of(self._session), list[_Child]()
+        journal = writer.services.system.journal
+        server, is_asked = server_of(journal), False
+        for of in await children_of(journal, writer.known.head):
+            if server is not None and await head_of(journal, of["key"]) is None:
+                is_asked = True  # one that is gone, or that this client may not enter
+                continue
+            child = await self._finished_child(of["key"])
+            if child is not None:
+                finished += [*child.change._children, child]
+        if server is not None and is_asked:
+            await ask_server(server, "complete_children", self._session.key, self._actor)
+        return tuple(finished)
+
+    async def _finished_child(self, key: Key) -> _Child | None:
+        """A child to be completed; None if it has ended, is gone, or is at another node."""
+        writer = writer_of(self._session)
+        parent, system = writer.known.head, writer.services.system
+        session = type(self._session)(system, key, untyped=True)
+        try:
+            await load_to_move(writer_of(session), "complete")
+        except (*_GONE, SessionMoved, InvalidTransition):
+            return None
+        head = session.head
+        if head.phase not in _TO_COMPLETE or not works_for(head.facts, parent.key, parent.uid):
+            return None
+        if is_at_work(head.facts):
+            raise GuardFailed(ACTIVE, "complete", f"the child {key} has more to do")
+        change = PhaseChange(
+            session, _TO_COMPLETE[head.phase], reason=_WITH_PARENT, actor=self._actor
+        )
+        change._hooked = self._hooked_below.setdefault(key, change._hooked)
+        try:
+            return _Child(change, await change._allowed())
+        except GuardFailed as error:
+            reason = f"the child {key} cannot be completed: {error.reason}"
+            raise GuardFailed(ACTIVE, "complete", reason) from error
+
+    async def _complete_children(self) -> list[_Completion]:
+        """Complete the finished children, so many at a time, but the last of them: those go into
+        the commit of this session."""
+        journal = writer_of(self._session).services.system.journal
+        last: list[_Completion] = []
+        left = self._children
+        while left:
+            some, left = left[:_DRAWN_TOGETHER], left[_DRAWN_TOGETHER:]
+            drawn = await asyncio.gather(*[each.change._draw(each.steps) for each in some])
+            for child, of in zip(some, drawn, strict=True):
+                if sum([each.logs for each in last], 1 + len(of.puts)) > FINISHED_PER_COMMIT_MAX:
+                    await _commit_children(journal, last)
+                    last = []
+                last.append(_Completion(child.change, child.steps, of))
+        return last
 
     async def _spawned_end(self, step: Transition) -> SpawnedEnd | None:
         """Return what a spawned child tells its parent, in the commit in which it ends."""
@@ -233,19 +343,18 @@ class PhaseChange:
         return SpawnedEnd.of(writer.journal, head, said, self._actor or LIFECYCLE_ACTOR)
 
     async def _end_spawned(
-        self, end: SpawnedEnd, drafts: tuple[Prepared, ...], version: int, puts: tuple[Put, ...]
+        self, end: SpawnedEnd, drawn: _Drawn, before: list[Commit], puts: tuple[Put, ...]
     ) -> tuple[Event, ...]:
         """Record its end and notify the parent; only its end if the parent is gone."""
-        writer, release = writer_of(self._session), self._release
+        writer = writer_of(self._session)
+        drafts, version = drawn.drafts, drawn.version
+        commit = partial(writer.commit, release=self._release, puts=puts, before=before)
         try:
-            return await writer.commit(
-                drafts, version, release=release, puts=puts, beside=(end.beside,)
-            )
+            return await commit(drafts, version, beside=(end.beside,))
         except SessionError as error:
             if not end.is_refused_by_parent(error):
                 raise
-        alone = drafts[: len(drafts) - len(end.own) + len(end.own_alone)]
-        return await writer.commit(alone, version, release=release, puts=puts)
+        return await commit(drafts[: len(drafts) - len(end.own) + len(end.own_alone)], version)
 
     async def _output(self) -> Any:
         """Return the output that it is completed with, else the last message of the agent."""
@@ -329,6 +438,8 @@ class PhaseChange:
                 reason = reason or await refusal(criterion, session, step)
         if reason is not None:
             raise GuardFailed(step.before, step.name, reason)
+        if step.name == "complete":
+            self._children = await self._finished_children()
 
     async def _unprepared(self, step: Transition) -> str | None:
         """Return why it cannot begin or go on: it lacks a checkpoint, or tools."""
@@ -425,6 +536,60 @@ class PhaseChange:
             suspensions_per_day=a_day,
             active_ratio=spent.active_ratio,
         )
+
+
+class _Drawn(NamedTuple):
+    """What a transition records: its drafts, which of them are the transitions themselves, the
+    version they are decided on, documents, and what a spawned child tells its parent."""
+
+    drafts: tuple[Prepared, ...]
+    moves: tuple[bool, ...]
+    version: int
+    puts: tuple[Put, ...]
+    end: SpawnedEnd | None
+
+
+class _Child(NamedTuple):
+    """A finished child that may be completed, by these transitions."""
+
+    change: PhaseChange
+    steps: list[Transition]
+
+
+class _Completion(NamedTuple):
+    """The completion of a finished child, ready to be recorded."""
+
+    change: PhaseChange
+    steps: list[Transition]
+    drawn: _Drawn
+
+    @property
+    def logs(self) -> int:
+        return 1 + len(self.drawn.puts)
+
+    @property
+    def commit(self) -> Commit:
+        session, drawn = self.change._session, self.drawn
+        return Commit(session.key, drawn.drafts, drawn.version, uid=session.head.uid)
+
+    async def leave(self) -> None:
+        """What comes after its completion."""
+        writer = writer_of(self.change._session)
+        with suppress(LimpetError):  # it may be gone by now
+            await writer.load(tail=_TAIL)
+        moved = {event.type: event for event in writer.known.events}
+        for step in self.steps:
+            done = structs.replace(step, event=moved.get(TYPES[step.name]))
+            await self.change._after(done)
+
+
+async def _commit_children(journal: Journal, done: list[_Completion]) -> None:
+    """Complete finished children in a commit of their own."""
+    await commit_puts(
+        journal, [each.commit for each in done], [put for each in done for put in each.drawn.puts]
+    )
+    for each in done:
+        await each.leave()
 
 
 async def load_to_move(writer: Writer, event: PhaseEvent) -> None:

@@ -315,6 +315,14 @@ def is_interrupted(facts: Facts) -> bool:
     return "interrupt" in run_in(facts)
 
 
+def is_at_work(facts: Facts) -> bool:
+    """True if it has inputs to answer or a turn to end. One that is held as a dead letter has
+    neither, nor one that was interrupted: that ended what it had."""
+    if is_dead(facts) or is_interrupted(facts):
+        return False
+    return inputs.pending(facts) > 0 or turn_in(facts) is not None
+
+
 def redirect_in(facts: Facts) -> int | None:
     """The seq of the interrupt that begins the next turn; None if none does."""
     seq: int | None = run_in(facts).get("redirect")
