@@ -163,7 +163,10 @@ if TYPE_CHECKING:
         CheckpointRef as CheckpointRef,
     )
     from limpet.session.history.checkpoint_policy import CheckpointPolicy as CheckpointPolicy
-    from limpet.session.history.retention import CompactReport as CompactReport
+    from limpet.session.history.retention import (
+        CompactReport as CompactReport,
+        RetentionLimits as RetentionLimits,
+    )
     from limpet.session.history.rewind import Rewound as Rewound
     from limpet.session.life.lifecycle_policy import Transition as Transition
     from limpet.session.life.memory import Remembered as Remembered
@@ -313,7 +316,7 @@ _HOMES = {
     "limpet.session.history.branches": "Lineage MergedFrom",
     "limpet.session.history.checkpoint_log": "CheckpointRef Checkpoint CheckpointPage",
     "limpet.session.history.checkpoint_policy": "CheckpointPolicy",
-    "limpet.session.history.retention": "CompactReport",
+    "limpet.session.history.retention": "CompactReport RetentionLimits",
     "limpet.session.history.rewind": "Rewound",
     "limpet.session.life.memory": "Remembered",
     "limpet.session.life.lifecycle_policy": "Transition",

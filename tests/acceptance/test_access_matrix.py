@@ -332,6 +332,8 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
             lambda c: c.lp.policies.longer_idle(c.key.app, timedelta(hours=1)),
         ),
         "switches": ("app read", lambda c: c.lp.policies.switches(c.key.app)),
+        "checkpointing_of": ("app read", lambda c: c.lp.policies.checkpointing_of(c.key.app)),
+        "retention_of": ("app read", lambda c: c.lp.policies.retention_of(c.key.app)),
         "gates": ("store", lambda c: c.lp.policies.gates("agent", limpet.Gates())),
         "gates_of": ("store read", lambda c: c.lp.policies.gates_of("agent")),
         "promotion": (

@@ -107,11 +107,74 @@ async def test_a_session_has_limits_of_its_own(lp: Limpet) -> None:
     await settled(lp)
     assert await hot(lp) >= 60
     assert await hot(lp, other.key) <= 30 + 8
-    await bounded.history.retention()
+    await bounded.history.retention(events=None)
     await talk(bounded, 1)
     await settled(lp)
     assert await hot(lp) <= 30 + 8
     assert await whole(bounded) == [*range(1, bounded.version + 1)]
+
+
+async def test_limits_are_read_as_they_were_set(url: str) -> None:
+    """Of a session, also when it is opened again; each call replaces the last, and None ends it."""
+    async with limpet.open(url) as lp:
+        s = await made(lp)
+        assert s.history.limits is None
+        await s.history.retention(events=500)
+        limits = s.history.limits
+        assert limits is not None
+        assert (limits.events, limits.age) == (500, None)
+        await s.history.retention(age=timedelta(days=30))
+        limits = (await lp.get(s.key)).history.limits
+        assert limits is not None
+        assert (limits.events, limits.age) == (None, timedelta(days=30))
+        version = s.version
+        with pytest.raises(limpet.InvalidInput, match="events=None"):
+            await s.history.retention()
+        with pytest.raises(limpet.InvalidInput, match="names no limit"):
+            await s.history.retention(actor="user:ada")
+        assert (s.version, s.history.limits) == (version, limits)
+        await s.history.retention(age=None)
+        assert s.history.limits is None
+    with limpet.open_sync(url) as sync:
+        again = sync.get(KEY.app, KEY.user, KEY.id) if "memory" not in url else None
+        if again is not None:
+            assert again.history.limits is None
+            again.history.retention(events=9, actor="user:ada")
+            assert again.history.limits is not None
+            assert again.history.limits.events == 9
+
+
+async def test_the_policies_of_an_app_are_read_as_they_were_set(url: str) -> None:
+    """By any process; None before they are set, and once they are gone."""
+    policy = limpet.CheckpointPolicy(
+        every=timedelta(hours=1), before=True, events=("agent.*",), full_every=3, keep=7
+    )
+    async with limpet.open(url) as lp:
+        assert await lp.policies.checkpointing_of("shop") is None
+        assert await lp.policies.retention_of("shop") is None
+        await lp.policies.checkpointing("shop", policy)
+        await lp.policies.retention("shop", events=5, age=timedelta(days=1), every=timedelta(1))
+        assert await lp.policies.checkpointing_of("shop") == policy
+        limits = await lp.policies.retention_of("shop")
+        assert limits is not None
+        assert (limits.events, limits.age, limits.every) == (5, timedelta(1), timedelta(1))
+        assert await lp.policies.checkpointing_of("other") is None
+        await lp.policies.checkpointing("shop", None)
+        await lp.policies.retention("shop")
+        assert await lp.policies.checkpointing_of("shop") is None
+        assert await lp.policies.retention_of("shop") is None
+        for read in (lp.policies.checkpointing_of, lp.policies.retention_of):
+            with pytest.raises(limpet.InvalidInput):
+                await read("$$checkpointing")
+            with pytest.raises(limpet.InvalidInput):
+                await read(None)  # type: ignore[arg-type]  # what is refused
+
+
+async def test_a_session_with_limits_of_its_own_gives_its_app_none(lp: Limpet) -> None:
+    """What is kept of the app, so that sweeps look at its sessions, is no limit."""
+    s = await made(lp)
+    await s.history.retention(events=5)
+    assert await lp.policies.retention_of("shop") is None
 
 
 async def test_what_came_while_it_was_evicted_is_evicted_too(

@@ -128,7 +128,10 @@ async def proposals(lp: Limpet) -> Any:
 async def limits(lp: Limpet) -> Any:
     session = await talked(lp)
     await session.history.retention(events=2)
-    return (await lp.maintenance.compact(*ADA)).events > 0
+    read = session.history.limits, (await lp.get(*ADA)).history.limits
+    policies = lp.policies
+    of_app = await policies.retention_of("support"), await policies.checkpointing_of("support")
+    return read, of_app, (await lp.maintenance.compact(*ADA)).events > 0
 
 
 async def checkpoints(lp: Limpet) -> Any:

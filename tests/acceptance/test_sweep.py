@@ -397,7 +397,7 @@ async def test_frequent_suspensions_are_pointed_out(
     timed.policies.lifecycle("support", suspensions_per_day=10)
     assert s.lifecycle.suspended_often
     await s.suspend()
-    (metric,) = [each for each in heard if each.name == "session.lifecycle.suspended_often"]
+    (metric,) = [each for each in heard if each.name == "session.suspended_often"]
     assert (metric.values["session"], metric.values["suspensions"]) == (s.key, 4)
     assert "suspended often: session=" in caplog.text
 

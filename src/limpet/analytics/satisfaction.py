@@ -159,14 +159,28 @@ def train(
 
 
 def _calibration(scores: Vector, ratings: Vector) -> tuple[float, float]:
-    """Return slope and offset that make the scores of held-out sessions chances (Platt). A slope
-    near or below zero means that nothing was learned: then every session gets the mean."""
-    w, b = fit(scores[:, None] - 0.0, ratings, ridge=1e-6)
+    """Return slope and offset that make the scores of held-out sessions chances (Platt).
+
+    They are fitted to smoothed ratings: however clear the feedback is, a few sessions do not make a
+    model certain. A slope near or below zero means that nothing was learned: then every session
+    gets their mean.
+    """
+    targets = _smoothed(ratings)
+    w, b = fit(scores[:, None], targets, ridge=1e-6)
     slope = float(w[0])
     if slope > 0.01:
         return slope, b
-    mean = min(max(float(np.mean(ratings)), 1e-6), 1 - 1e-6)
+    mean = float(np.mean(targets))
     return 0.0, math.log(mean / (1 - mean))
+
+
+def _smoothed(ratings: Vector) -> Vector:
+    """Return the ratings as chances, as if two more sessions had been rated, one of each way: n
+    that were liked have a chance of n + 1 in n + 2, and n that were not one of 1 in n + 2."""
+    liked = float(np.sum(ratings))
+    best, worst = (liked + 1) / (liked + 2), 1 / (len(ratings) - liked + 2)
+    made: Vector = worst + (best - worst) * ratings
+    return made
 
 
 def _held_out(p: Vector, y: Vector) -> HeldOut:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
+    from limpet.session.history.retention import RetentionLimits
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.runs.promotion import PromotionGates
     from limpet.session.runs.switches import AppSwitches, ToolSwitch
@@ -130,6 +131,13 @@ class StorePolicies:
             await documents.put(app, policy_document(policy))
         store_checkpoints(self._journal).forget(app)
 
+    async def checkpointing_of(self, app: str) -> CheckpointPolicy | None:
+        """Return the checkpoint policy of an app as it is stored now; None if it has none. Raises
+        InvalidInput."""
+        from limpet.session.history.checkpoint_policy import policy_of
+
+        return await policy_of(self._journal, _app(app))
+
     async def arrivals(
         self,
         app: str,
@@ -181,6 +189,13 @@ class StorePolicies:
         documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
         await documents.put(app, value)
         store_checkpoints(self._journal).forget(app)
+
+    async def retention_of(self, app: str) -> RetentionLimits | None:
+        """Return the limits of an app's histories as they are stored now; None if it has none.
+        Sessions may have their own: `s.history.limits`. Raises InvalidInput."""
+        from limpet.session.history.retention import limits_of
+
+        return await limits_of(self._journal, _app(app)) or None
 
     async def switch_tool(
         self, app: str, tool: str, switch: ToolSwitch | None, *, actor: str | None = None
@@ -292,3 +307,10 @@ class StorePolicies:
         """Return what must hold before a learning of this agent is promoted. Raises
         InvalidInput."""
         return await learnings.gates_of(self._journal, agent)
+
+
+def _app(app: str) -> str:
+    """Return the name of an app whose policy is asked for. Raises InvalidInput."""
+    if check_sessions(app) is None:
+        raise InvalidInput("a policy is of an app. Pass its name.")
+    return app

@@ -8,7 +8,7 @@ acts as a principal has one with a guard: see `acting`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -163,10 +163,25 @@ class Services(msgspec.Struct, frozen=True, eq=False):
 # --- metrics -------------------------------------------------------------------------------------
 
 
-class Metric(msgspec.Struct, frozen=True):
-    """One measurement: its name and its values. docs/history.md lists the names."""
+# Alerts listen for these names: docs/logging.md has each of them, with its values.
+MetricName: TypeAlias = Literal[
+    "session.absolute_timeout",
+    "session.analytics",
+    "session.checkpoint",
+    "session.deadline_reached",
+    "session.grace_expired",
+    "session.idle_timeout",
+    "session.migrated",
+    "session.permanently_deleted",
+    "session.resumed_by_input",
+    "session.suspended_often",
+]
 
-    name: str
+
+class Metric(msgspec.Struct, frozen=True):
+    """One measurement: its name and its values. docs/logging.md lists the names."""
+
+    name: MetricName
     values: Mapping[str, Any]
 
 
@@ -182,7 +197,7 @@ class Metrics:
     def add(self, hook: Hook) -> None:
         self._hooks.append(hook)
 
-    def record(self, name: str, **values: Any) -> None:
+    def record(self, name: MetricName, **values: Any) -> None:
         """Hand a measurement to every hook."""
         for hook in self._hooks:
             try:

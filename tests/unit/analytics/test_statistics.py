@@ -284,3 +284,51 @@ def test_a_model_is_calibrated_and_says_how_good_it_is() -> None:
             assert abs(predicted[part].mean() - liked_[part].mean()) < 0.12
     assert model.since <= model.until
     assert model.sessions == 1_500
+
+
+def thumbs(liked_below: float) -> list[Sample]:
+    """Sixty thumbs that follow the error rate: 15 sessions each at 0, 0.2, 0.4 and 0.6."""
+    rates = [0.0, 0.2, 0.4, 0.6] * 15
+    return [
+        Sample(f"s{n:02}", at_rate(rate), float(rate < liked_below), n)
+        for n, rate in enumerate(rates)
+    ]
+
+
+def at_rate(error_rate: float) -> tuple[float, ...]:
+    return (1.0, 0.7, 1.0, 1 - error_rate, 1.0, 0.0, 1.0, 0.0)
+
+
+def test_clear_feedback_of_a_few_does_not_make_a_model_certain() -> None:
+    """30 thumbs up and 30 down, told apart by the error rate: the chances of the calibration are
+    31 in 32 and 1 in 32, so the slope between two rates ends, and what lies between stays open."""
+    model = train(thumbs(0.3), minimum=50, now_us=0, version=1)
+    said = [model.predict(at_rate(rate)) for rate in (0, 0.2, 0.3, 0.4, 0.6)]
+    assert said == pytest.approx([0.999, 0.911, 0.5, 0.089, 0.001], abs=0.0005)
+    assert (said[0] + said[1]) / 2 == pytest.approx(31 / 32, abs=0.02)
+    assert model.slope == pytest.approx(6.56, abs=0.01)
+    assert model.held_out.auc == 1
+    assert model.held_out.log_loss == pytest.approx(0.0639, abs=0.0005)
+
+
+@pytest.mark.parametrize(("liked_below", "chance"), [(1.0, 61 / 62), (0.0, 1 / 62)])
+def test_sixty_thumbs_one_way_leave_a_chance_of_the_other(
+    liked_below: float, chance: float
+) -> None:
+    """Nothing tells the sessions apart, and each is liked by 61 in 62, or by 1 in 62."""
+    model = train(thumbs(liked_below), minimum=50, now_us=0, version=1)
+    for rate in (0, 0.2, 0.4, 0.6):
+        assert model.predict(at_rate(rate)) == pytest.approx(chance, abs=0.0002)
+
+
+def test_feedback_that_says_nothing_about_sessions_gives_all_the_same_chance() -> None:
+    """A slope below zero on what was held out means that nothing was learned: of 40 that were liked
+    and 20 that were not, every session gets the mean of 41 in 42 and 1 in 22."""
+    rated = [
+        Sample(f"s{n:02}", at_rate(0.1 * (n // 5 % 6)), float(n % 3 > 0), n) for n in range(60)
+    ]
+    model = train(rated, minimum=50, now_us=0, version=1)
+    assert model.slope == 0
+    mean = (40 * 41 / 42 + 20 * 1 / 22) / 60
+    for rate in (0, 0.2, 0.4):
+        assert model.predict(at_rate(rate)) == pytest.approx(mean)

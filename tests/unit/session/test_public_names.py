@@ -30,7 +30,7 @@ PINNED: dict[type[Any], str] = {
         relate relations share unshare shared read_shared follow_shared write_shared
         activate suspend resume complete terminate archive
         history lifecycle tools runs blobs outcome setup memory""",
-    SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention",
+    SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention limits",
     SessionLifecycle: "timeouts set_timeouts renew durations set_timer clear_timer set_priority",
     SessionTools: "bound bind lock",
     SessionRuns: "wakes trace activations usage budget grant parent children tree",
@@ -45,7 +45,8 @@ PINNED: dict[type[Any], str] = {
         close inbox status documents agents environments resources permissions vaults""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
     StoreMaintenance: "verify doctor backup compact migrate mirror",
-    StorePolicies: "lifecycle checkpointing retention gates promotion arrivals",
+    StorePolicies: """
+        lifecycle checkpointing checkpointing_of retention gates promotion arrivals""",
 }
 # And those beside them. A name is added here on purpose, with the page that explains it.
 MORE: dict[type[Any], str] = {
@@ -57,7 +58,7 @@ MORE: dict[type[Any], str] = {
         node drain reclaim acting_as each keys names learnings promote memory_of audit
         export_audit""",
     StoreMaintenance: "on_metric",
-    StorePolicies: "gates_of switch_tool fresh_evidence longer_idle switches",
+    StorePolicies: "gates_of retention_of switch_tool fresh_evidence longer_idle switches",
 }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from limpet.errors import InvalidInput
 from limpet.model import to_time
 from limpet.session.arguments import check_flag, check_limit
@@ -21,7 +23,7 @@ from limpet.session.history.checkpoints import (
     unpin,
 )
 from limpet.session.history.point_in_time import When, fold_of, head_now, state_of
-from limpet.session.history.retention import watch_app
+from limpet.session.history.retention import own_limits, watch_app
 from limpet.session.performed import ask_server, server_of
 from limpet.session.writer import Writer
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import Lineage
     from limpet.session.history.checkpoint_log import CheckpointPage
     from limpet.session.history.point_in_time import Predicate
+    from limpet.session.history.retention import RetentionLimits
     from limpet.session.history.rewind import Rewound
 
 if TYPE_CHECKING:
@@ -160,22 +163,30 @@ class SessionHistory(Generic[S]):
     async def retention(
         self,
         *,
-        events: int | None = None,
-        age: timedelta | None = None,
+        events: int | UnsetType | None = UNSET,
+        age: timedelta | UnsetType | None = UNSET,
         actor: str | None = None,
     ) -> Event:
         """Set how much of this session's history stays hot, and return the event that says so.
 
         It overrides the limits of its app: the newest `events`, nothing older than `age`, or both.
-        Without either, the app's limits apply. See `lp.policies.retention`: nothing is lost, and
-        the rest is moved in the background. Raises InvalidInput, SessionNotFound.
+        With events=None or age=None alone, the app's limits apply again. See `limits`, and
+        `lp.policies.retention`: nothing is lost, and the rest is moved in the background. Raises
+        InvalidInput, also without a limit; SessionNotFound.
         """
         from limpet.model.facts.retention import retention_set
 
+        if events is age is UNSET:
+            raise InvalidInput(
+                "retention() names no limit. Pass events=500, age=timedelta(days=30) or both, or "
+                "events=None to follow the limits of the app; s.history.limits reads them."
+            )
         journal = self._writer.journal
-        draft = journal.prepare(
-            retention_set(events=events, age=age), self._writer.actor_or_none(actor)
+        fact = retention_set(
+            events=None if isinstance(events, UnsetType) else events,
+            age=None if isinstance(age, UnsetType) else age,
         )
+        draft = journal.prepare(fact, self._writer.actor_or_none(actor))
         # Only the system may read which apps have limits.
         system = await self._writer.services.permitted("write", self._writer.known.key)
         if (server := server_of(system.journal)) is not None:
@@ -184,6 +195,12 @@ class SessionHistory(Generic[S]):
             await watch_app(system.journal, self._writer.known.key.app)
         store_checkpoints(journal).forget(self._writer.known.key.app)
         return (await self._writer.commit((draft,)))[0]
+
+    @property
+    def limits(self) -> RetentionLimits | None:
+        """The limits of this session's history as its log has them; None if it has none of its own:
+        then those of its app apply, `lp.policies.retention_of(app)`."""
+        return own_limits(self._writer.known.head)
 
     async def lineage(self) -> Lineage:
         """Return the session among its relatives: its parents, its forks and theirs, and merges.

@@ -48,11 +48,24 @@ AGE_CHECK_MIN_US: Final = 1_000_000
 
 
 class RetentionLimits(msgspec.Struct, frozen=True):
-    """Limits on how much of a history stays hot. None means unlimited."""
+    """Limits on how much of a history stays hot: the newest `events`, nothing older than `age`.
+
+    None means unlimited. `every` is how often a sweep looks at all sessions of an app.
+    """
 
     events: Annotated[int, msgspec.Meta(ge=1)] | None = None
     age_us: Annotated[int, msgspec.Meta(ge=0)] | None = None
     every_us: Annotated[int, msgspec.Meta(ge=0)] = EVERY // _MICROSECOND
+
+    @property
+    def age(self) -> timedelta | None:
+        """How old events may be."""
+        return None if self.age_us is None else self.age_us * _MICROSECOND
+
+    @property
+    def every(self) -> timedelta:
+        """The time between two looks at all sessions of the app."""
+        return self.every_us * _MICROSECOND
 
     def __bool__(self) -> bool:
         return self.events is not None or self.age_us is not None
@@ -93,12 +106,15 @@ async def limits_of(journal: Journal, app: str) -> RetentionLimits | None:
     return None if document is None else documents.decoded(document, RetentionLimits)
 
 
+def own_limits(head: Head) -> RetentionLimits | None:
+    """The limits of a session; None if those of its app apply."""
+    own = retention_in(head.facts)
+    return None if own is None else RetentionLimits(own.get("events"), own.get("age_us"))
+
+
 def limits_for(head: Head, app_limits: RetentionLimits | None) -> RetentionLimits:
     """The limits of a session: its own, or else those of its app."""
-    own = retention_in(head.facts)
-    if own is not None:
-        return RetentionLimits(own.get("events"), own.get("age_us"))
-    return app_limits or RetentionLimits()
+    return own_limits(head) or app_limits or RetentionLimits()
 
 
 async def watch_app(journal: Journal, app: str) -> None:

@@ -33,7 +33,7 @@ from limpet.session.life.memory import forget_memory
 from limpet.session.life.transitions import PhaseChange
 from limpet.session.loggers import SESSION
 from limpet.session.move.mover import finish_moves, remove_departed
-from limpet.session.services import Services
+from limpet.session.services import MetricName, Services
 from limpet.session.writer import writer_of
 from limpet.store.leases import Deadlines, Leases, Place
 from limpet.store.protocol import plural
@@ -67,13 +67,12 @@ _MOVES: Final[dict[Deadline, tuple[tuple[PhaseEvent, ...], Done]]] = {
 }
 
 
-# The name of each in metrics.
-_TRACES: Final[dict[Deadline, str]] = {
-    "absolute": "absolute_timeout",
-    "deadline": "deadline_reached",
-    "grace": "grace_expired",
-    "input": "resumed_by_input",
-    "idle": "idle_timeout",
+_METRICS: Final[dict[Deadline, MetricName]] = {
+    "absolute": "session.absolute_timeout",
+    "deadline": "session.deadline_reached",
+    "grace": "session.grace_expired",
+    "input": "session.resumed_by_input",
+    "idle": "session.idle_timeout",
 }
 
 
@@ -206,7 +205,7 @@ class Sweep:
             policy = self._services.lifecycle(head.key.app)
             more = {"resumes": policy.resume_on_input}
         await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
-        self._services.metrics.record(f"session.{_TRACES[why]}", session=head.key)
+        self._services.metrics.record(_METRICS[why], session=head.key)
         return done
 
     def _seconds(self, app: str) -> float:

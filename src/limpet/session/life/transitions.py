@@ -530,7 +530,7 @@ class PhaseChange:
         key = self._session.key
         SESSION.warning("suspended often: session=%s suspensions_per_day=%.1f", key, a_day)
         writer.services.metrics.record(
-            "session.lifecycle.suspended_often",
+            "session.suspended_often",
             session=key,
             suspensions=spent.suspensions,
             suspensions_per_day=a_day,

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from limpet.session.arguments import AnyKey
     from limpet.session.documents import Document
     from limpet.session.history.branches import MergedSession
+    from limpet.session.history.retention import RetentionLimits
     from limpet.session.life.memory import LayerName
     from limpet.session.life.transitions import Durations
     from limpet.session.move.arrivals import Arrivals
@@ -188,6 +189,7 @@ class SyncHistory(Facade[SessionHistory[S]], Generic[S], of=SessionHistory):
     restore = blocking(SessionHistory[S].restore)
     unpin = blocking(SessionHistory[S].unpin)
     retention = blocking(SessionHistory[S].retention)
+    limits: Attribute[RetentionLimits | None]
     lineage = blocking(SessionHistory[S].lineage)
     damaged: Attribute[tuple[int, ...]]
 
@@ -491,7 +493,9 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
 
     lifecycle = plain(StorePolicies.lifecycle)
     checkpointing = blocking(StorePolicies.checkpointing)
+    checkpointing_of = blocking(StorePolicies.checkpointing_of)
     retention = blocking(StorePolicies.retention)
+    retention_of = blocking(StorePolicies.retention_of)
     arrivals = blocking(StorePolicies.arrivals)
     switch_tool = blocking(StorePolicies.switch_tool)
     fresh_evidence = blocking(StorePolicies.fresh_evidence)
