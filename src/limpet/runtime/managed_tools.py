@@ -4,7 +4,8 @@
 the function that runs it. A call is recorded in the turn and returned when the turn runs again,
 like a step, and has a span in the trace of its wake. A refusal is a result too, so that the model
 reads why: nothing that a model sends ends the turn. A tool sees the session of its turn, those
-delegated from it, and the user's other sessions of the same app. It returns plain JSON.
+delegated from it, and the user's other sessions of the same app and agent, or that let in others
+(`sibling_denial`), also where nothing else is checked. It returns plain JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from msgspec import structs
 
 from limpet.errors import (
+    AccessDenied,
     BudgetReached,
     InvalidInput,
     LimpetError,
@@ -63,6 +65,8 @@ from limpet.runtime.managed_results import (
 )
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import identity
+from limpet.security.access import Resource
+from limpet.security.isolation import SIBLINGS, sibling_denial
 from limpet.session.documents import Document
 from limpet.session.json_forms import time_form
 from limpet.session.limpet import Limpet
@@ -166,14 +170,25 @@ class ToolCaller(msgspec.Struct, frozen=True):
 
     async def other(self, id: str | None) -> Session[Any]:
         """The session of the turn, one of any app that was delegated from it, or another one of its
-        user and app. Raises SessionNotFound if a child's key is another session's."""
+        user and app. Raises SessionNotFound if a child's key is another session's, AccessDenied if
+        the agent of the turn may not enter the other one."""
         own = self.session
         if id is None or id == own.id:
             return own
         for made in await own.read_ids([created_id(id)]):
             if made.type == CHILD_CREATED and made.data is not None:
                 return await open_child(own, Key(made.data["app"], made.data["user"], id))
-        return Session(writer_of(own).services, Key(own.app, own.user, id))
+        other: Session[Any] = Session(writer_of(own).services, Key(own.app, own.user, id))
+        if self.turn is not None:
+            await other.refresh(tail=0)
+            denial = sibling_denial(own.head, "read", other.head)
+            if denial is not None:
+                raise AccessDenied(denial, "read", str(Resource.of(other.key)), policy=SIBLINGS)
+        return other
+
+    def lists(self, head: Head) -> bool:
+        """True if the agent of the turn may know of this session."""
+        return self.turn is None or sibling_denial(self.session.head, "inspect", head) is None
 
 
 class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,7 +206,7 @@ class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionList(ManagedTool, frozen=True):
-    """List the user's sessions of this app, the newest first: status, outcome, what waits.
+    """List the user's sessions of this agent, the newest first: status, outcome, what waits.
 
     lineage "children" lists only those delegated from this session that are still at work.
     """
@@ -208,11 +223,11 @@ class SessionList(ManagedTool, frozen=True):
         query = Query(app=own.app, user=own.user)
         store = writer_of(own).journal.store
         page = await store.heads(query, cursor=self.cursor, limit=check_limit(self.limit))
-        page = without_departed(page)
-        named = [head.key for head in page.items if "outcome" in head.facts]
+        heads = [head for head in without_departed(page).items if caller.lists(head)]
+        named = [head.key for head in heads if "outcome" in head.facts]
         sessions = await store.load_many(named, tail=0) if named else ()
         texts = {each.head.key: each.texts for each in sessions if each is not None}
-        shown = [head_shown(head, texts.get(head.key, NO_TEXTS)) for head in page.items]
+        shown = [head_shown(head, texts.get(head.key, NO_TEXTS)) for head in heads]
         return {"sessions": shown, "cursor": page.cursor}
 
 

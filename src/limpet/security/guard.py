@@ -29,7 +29,7 @@ from limpet.security.access import (
     Resource,
     SessionView,
 )
-from limpet.security.isolation import IsolationRules, narrowed_to
+from limpet.security.isolation import SIBLINGS, IsolationRules, narrowed_to, sibling_denial
 from limpet.security.roles import EVERY_APP, RoleRules
 from limpet.security.view import seen_by_all
 
@@ -181,11 +181,14 @@ class Guard:
         writes_as: tuple[str, ...] | None = None,
         address: str | None = None,
         session: Key | None = None,
+        home: Head | None = None,
     ) -> None:
         """`writes_as` are beginnings of actors that it may name beside its own id; `address` is
-        where its requests come from, if that is known; `session` the only one that it may enter.
+        where its requests come from, if that is known; `session` the only one that it may enter;
+        `home` the one that it works in, during a wake.
         """
         self.principal, self.address, self.session = principal, address, session
+        self.home = home
         self.rules = deciders if isinstance(deciders, Deciders) else Deciders(deciders, audit)
         if writes_as is None:
             is_app_agent = principal.role == "agent" and principal.user is None
@@ -244,7 +247,15 @@ class Guard:
             if isinstance(decider, RoleRules) and self.is_admitted(action, resource.head):
                 continue  # the others are asked all the same
             return decision
-        return ALLOWED
+        return ALLOWED if kin else self._at_home(action, resource)
+
+    def _at_home(self, action: Action, resource: Resource) -> Decision:
+        """The answer to what runs in a session, about another one."""
+        home, head = self.home, resource.head
+        if home is None or head is None or resource.kind not in _OF_SESSIONS:
+            return ALLOWED
+        denial = sibling_denial(home, action, head)
+        return ALLOWED if denial is None else Decision(False, denial, SIBLINGS)
 
     def is_admitted(self, action: Action, head: Head | None) -> bool:
         """True if a session of another user lets this principal in, and its role allows it."""
@@ -410,6 +421,7 @@ class Guard:
             writes_as=kept,
             address=address or self.address,
             session=session or self.session,
+            home=self.home,
         )
 
     def _refuse_wider(self, principal: Principal) -> NoReturn:
@@ -418,15 +430,13 @@ class Guard:
 
     def at_work(self, head: Head) -> Guard:
         """This guard at work in one session, for its user and its task: what a wake runs under."""
-        narrow = narrowed_to(self.principal, head)
-        if narrow is self.principal:
-            return self
         return Guard(
-            narrow,
+            narrowed_to(self.principal, head),
             self.rules,
             writes_as=self.writes_as,
             address=self.address,
             session=self.session,
+            home=head,
         )
 
 

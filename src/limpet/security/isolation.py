@@ -18,6 +18,8 @@ import msgspec
 from limpet.errors import Denial
 from limpet.model import EMPTY, Facts, Head, scope_of
 from limpet.model.facts.isolation import field_policies_in
+from limpet.model.facts.running.children import works_for
+from limpet.model.facts.running.setup import agent_in
 from limpet.security.access import ALLOWED, Action, Decision, Principal, Resource
 from limpet.security.view import FieldView
 
@@ -28,6 +30,9 @@ _ADMITTED: Final[frozenset[Action]] = frozenset({"read", "inspect", "write"})
 # Lifecycle, moves and the audit of all users: these roles have no task, and are no agents.
 _ABOVE: Final = frozenset({"admin", "auditor"})
 _NONE: Final[Mapping[str, Any]] = EMPTY
+
+
+SIBLINGS: Final = "isolation.siblings"  # the rule of `sibling_denial`
 
 
 class IsolationRules:
@@ -109,6 +114,22 @@ def field_denial(principal: Principal, action: Action, name: str, head: Head) ->
             return _foreign(principal, head, "agent_read_denied")
     roles = field_policies_in(facts).get(name, _NONE).get("read" if reading else "write")
     return None if _may(roles, _role(principal, head)) else "field_access_denied"
+
+
+def sibling_denial(home: Head, action: Action, head: Head) -> Denial | None:
+    """Return why what runs in one session, its `home`, may not do this to another; None if it may:
+    the sessions of one agent know of each other, those of others only if they say so. What a
+    session has delegated it looks after, and what lets in everybody, or names the agents that it is
+    for, lets these in too."""
+    if head.key == home.key or agent_in(head.key, head.facts) == agent_in(home.key, home.facts):
+        return None
+    isolation = head.facts.get("isolation", _NONE)
+    if isolation.get("siblings") or isolation.get("model") in ("global", "per_agent"):
+        return None
+    if works_for(head.facts, home.key, home.uid):
+        return None
+    denial: Denial = "agent_read_denied" if action in _READING else "agent_write_denied"
+    return denial if head.key.user == home.key.user else "access_denied"
 
 
 def narrowed_to(principal: Principal, head: Head) -> Principal:

@@ -69,15 +69,22 @@ class Isolation(msgspec.Struct, frozen=True):
     per_user: only the user of its key, and `users`, who may read and append. per_task: in addition,
     not the same user's other tasks. Without a `task` the session is its own. per_agent: in
     addition, each agent has its fields: `agents={"agent:critic": FieldAccess(…)}`. global: every
-    user of its app may read and append.
+    user of its app may read and append. What works in another session of the same user enters this
+    one only if both have the same agent, or with `siblings=True`.
     """
 
     model: IsolationModel = "per_user"
     users: tuple[str, ...] = ()
     task: str | None = None
     agents: Mapping[str, FieldAccess] = FrozenDict()
+    siblings: bool = False
 
     def __post_init__(self) -> None:
+        if type(self.siblings) is not bool:
+            raise InvalidInput(
+                f"siblings is True or False, not {described(self.siblings)}: whether agents of the "
+                "user's other sessions may enter this one."
+            )
         if self.model not in ISOLATION_MODELS:
             models = ", ".join(ISOLATION_MODELS)
             raise InvalidInput(f"isolation is one of {models}, not {described(self.model)}.")
@@ -123,6 +130,8 @@ def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
         data["task"] = key.id
     if isolation.users or isolation.model == "global":
         data["listed"] = True  # see `fold`: earlier releases recorded no labels for these users
+    if isolation.siblings:
+        data["siblings"] = True
     if isolation.agents:
         data["agents"] = {
             agent: {"owns": list(fields.owns), "reads": list(fields.reads)}
@@ -141,7 +150,8 @@ def isolation_in(facts: Facts) -> Isolation:
         for agent, fields in isolation.get("agents", EMPTY).items()
     }
     model, users = isolation.get("model", "per_user"), tuple(isolation.get("users", ()))
-    return Isolation(model, users, isolation.get("task"), FrozenDict(agents))
+    siblings = isolation.get("siblings", False)
+    return Isolation(model, users, isolation.get("task"), FrozenDict(agents), siblings)
 
 
 def child_isolation(facts: Facts, id: str) -> Isolation:

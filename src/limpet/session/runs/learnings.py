@@ -15,6 +15,7 @@ import msgspec
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused, SessionCorrupt
 from limpet.model import Fact, Head, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
+from limpet.model.facts.running.setup import agent_in
 from limpet.session.documents import Internal
 from limpet.session.journal import Journal, retrying
 
@@ -121,8 +122,7 @@ def unmet_learning(gates: Gates, learning: Learning) -> list[str]:
 
 def agent_of(head: Head) -> str:
     """Return the agent whose learnings a session shares: that of its setup, or its app."""
-    agent = head.facts.get("agent")  # with its version; an app may have an @ too
-    return head.key.app if agent is None else str(agent).partition("@")[0]
+    return agent_in(head.key, head.facts)
 
 
 async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor: str) -> Learning:

@@ -17,6 +17,7 @@ from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, canonical
 
 ATTACHED: Final = "session.attached"
@@ -115,6 +116,13 @@ def setup_in(facts: Facts) -> Setup:
         tuple(kept.get("vaults", ())),
         kept.get("limits", EMPTY),
     )
+
+
+def agent_in(key: Key, facts: Facts) -> str:
+    """Return the agent of a session: that of its setup, in any version, or else its app, which has
+    one harness for all of them."""
+    agent = facts.get("agent")  # with its version; an app may have an @ too
+    return key.app if agent is None else _name(str(agent))
 
 
 def usable_tools(facts: Facts) -> Collection[str] | None:
