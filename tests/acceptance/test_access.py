@@ -413,6 +413,30 @@ async def test_input_resumes_a_session_for_one_who_may_only_write(lp: Limpet) ->
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("agent", [None, "agent:critic"])
+async def test_what_the_agent_of_a_worker_writes_has_the_principal_as_actor(
+    lp: Limpet, agent: str | None
+) -> None:
+    """Its messages, steps and effects; unless the worker names another agent of the app."""
+    key = await session_of(lp, "ada")
+    await lp.session(key).append("user.message", {"text": "hi"}, actor="user:ada")
+
+    async def harness(turn: Any) -> None:
+        await turn.step("think", lambda: 1)
+        await turn.effect("pay", lambda idempotency_key: 1)
+        await turn.say("paid")
+
+    billing = Principal("agent:billing", role="agent", app="support")
+    await limpet.Worker(
+        lp.acting_as(billing), harness, app="support", idle_exit=True, signals=False, agent=agent
+    ).run()
+    events = await lp.session(key).read(after=2)
+    wrote = {e.actor for e in events if e.type.startswith(("agent.", "user."))}
+    assert wrote == {agent or "agent:billing"}
+    assert "agent:support" not in {event.actor for event in events}
+
+
+@pytest.mark.asyncio
 async def test_a_wake_acts_for_the_user_of_its_session_alone(lp: Limpet) -> None:
     """A worker of an app serves two users, and neither turn reaches the other's session."""
     keys = {user: await session_of(lp, user) for user in ("ada", "bob")}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from limpet.cli.command import (
     Actor,
     Creating,
     Display,
+    Filter,
     NewSession,
     SessionKey,
     Unopened,
@@ -393,9 +394,31 @@ async def interrupt(
 
 
 @command(ACT)
-async def requeue(lp: Writing, key: SessionKey, actor: Actor) -> CommandResult:
-    """Try a dead letter again, with all its attempts."""
-    return _answer_result(key, await lp.work.requeue(key, actor=actor))
+async def requeue(
+    lp: Writing,
+    chosen: Filter,
+    actor: Actor,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All dead letters of the store.")] = False,
+    reason: Annotated[
+        Literal["died", "raised"] | None,
+        typer.Option("--reason", help="Only those that became one so."),
+    ] = None,
+) -> CommandResult:
+    """Try dead letters again, with all their attempts.
+
+    Name a session, --app or --all. A dead letter "died" if its process did, each time it ran
+    nothing else; it "raised" if its harness did.
+    """
+    key, app = chosen.key, chosen.app
+    if (key is not None) + (app is not None) + every != 1:
+        raise InvalidInput("name one session, or choose --app NAME or --all.")
+    if key is not None:
+        if reason is not None:
+            raise InvalidInput("--reason chooses among the dead letters of --app or --all.")
+        return _answer_result(key, await lp.work.requeue(key, actor=actor))
+    count = await lp.work.requeue(app=app, reason=reason, actor=actor)
+    return CommandResult({"requeued": count}, [TextLine(f"{count:,} requeued.", "ok")])
 
 
 def open_request(session: limpet.Session[Any], request: str | None, *kinds: str) -> str:

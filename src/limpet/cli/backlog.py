@@ -18,6 +18,7 @@ from limpet.errors import SessionError
 from limpet.model import Head, Key, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running.children import children_in
+from limpet.model.facts.running.deaths import dead_reason
 from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import is_paused, is_short, waiting_status
 from limpet.model.lease import Readiness, readiness
@@ -98,7 +99,10 @@ def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
             asked.append(_one_line(failure.message or failure.code))
         return asked or [f"waits for child {child}" for child in _awaited_children(head)]
     if (state == "dead" and not is_held(head.facts)) or _is_retried(head, state):
-        return [] if failure is None else [_one_line(failure.message or failure.code)]
+        if failure is None:
+            return []
+        line = _one_line(failure.message or failure.code)
+        return [f"died: {line}" if dead_reason(head.facts) == "died" else line]
     return ["a compensation failed"] if state == "dead" else []
 
 

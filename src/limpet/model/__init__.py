@@ -23,6 +23,7 @@ from limpet.model.events import (
     Origin,
     Prepared,
     Trace,
+    acting_actor,
     decode_body,
     is_input,
     path_opening,

@@ -240,6 +240,16 @@ class DefaultActor(str):
     __slots__ = ()
 
 
+def acting_actor(actor: str | None, own: str | None, writes_as: tuple[str, ...]) -> str | None:
+    """The actor of what a principal writes: its own id, unless a caller names one, or the system is
+    the default and it may write as that. The agent of an app stands only for who is nobody."""
+    if actor is None:
+        return own
+    if type(actor) is not DefaultActor or actor == own:
+        return str(actor)
+    return own if actor.startswith("agent:") or not actor.startswith(writes_as) else str(actor)
+
+
 class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A draft that is checked, encoded, decoded and hashed. Stores do not check it again."""
 

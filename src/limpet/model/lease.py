@@ -103,6 +103,11 @@ def is_alone(worker: str) -> bool:
     return worker.endswith(ALONE)
 
 
+def is_holder(worker: str, name: str) -> bool:
+    """True if this worker is the one of this name, whether it runs the session alone or not."""
+    return _holder(worker) == _holder(name)
+
+
 def _holder(worker: str) -> str:
     return worker.removesuffix(ALONE)[: WORKER_CHARS_MAX - len(ALONE)]
 
@@ -148,7 +153,7 @@ def renewed(head: Head, lease: Lease, now_us: int, until_us: int) -> Head:
 
 def renamed(held: str | None, asked: str) -> str | None:
     """The name of a holder that renews: it says whether it runs the session alone."""
-    return asked if held is not None and _holder(held) == _holder(asked) else held
+    return asked if held is not None and is_holder(held, asked) else held
 
 
 def withdrawn(head: Head, lease: Lease, now_us: int) -> Head | None:

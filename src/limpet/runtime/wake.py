@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -92,7 +93,7 @@ from limpet.runtime.turn_log import (
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.loggers import SESSION
-from limpet.session.runs.runs import Harness, WakeOptions, Woken
+from limpet.session.runs.runs import HARNESS, Harness, WakeOptions, Woken
 from limpet.session.runs.setup import check_permissions, permissions_for
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -160,13 +161,43 @@ async def wake(
 ) -> Woken:
     """Run one bounded turn of this session, due or not; never raises the harness's error."""
     checked = harness_options(harness, options)
+    by_hand = partial(_wake_by_hand, lp, key, checked, lease_seconds)
+    if HARNESS.get(None) is not None:  # within a turn: waiting for that one to end would not end
+        woken = await by_hand(lambda: False, seconds=None)
+        assert woken is not None, "it runs beside that turn in any case"
+        return woken
+    together = _BY_HAND.setdefault(asyncio.get_running_loop(), ByHand())
+    async with together.beside():
+        woken = await by_hand(together.take_alone, seconds=0)
+    if woken is None:
+        async with together.alone(lease_seconds) as is_alone:
+            woken = await by_hand(lambda: is_alone, seconds=None)
+            assert woken is not None, "it runs now"
+    return woken
+
+
+async def _wake_by_hand(
+    lp: Limpet,
+    key: Key,
+    options: HarnessOptions,
+    lease_seconds: float,
+    take_alone: Callable[[], bool],
+    *,
+    seconds: float | None,
+) -> Woken | None:
+    """Run one wake. With `seconds`, a suspect that cannot run alone is put off: None."""
     since_ns = steady_ns()
     try:
         lease = await lp.work.lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
     listeners = DelayedCalls(LISTEN_AFTER_SECONDS)
-    one = Wake(lp, lease, checked, since_ns=since_ns, listeners=listeners)
+    is_alone = is_suspect(lease) and take_alone()
+    one = Wake(
+        lp, lease, options, since_ns=since_ns, listeners=listeners, alone=is_alone, waits=False
+    )
+    if one.is_suspect and not is_alone and seconds is not None:
+        return await one.put_off(seconds)
     heartbeat = asyncio.ensure_future(_heartbeat(lp, one))
     try:
         return await one.run()
@@ -174,6 +205,51 @@ async def wake(
         listeners.close()
         heartbeat.cancel()
         await asyncio.wait([heartbeat])
+
+
+class ByHand:
+    """The wakes that a process runs by hand: a suspect runs alone among them."""
+
+    def __init__(self) -> None:
+        self._running, self._is_alone = 0, False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """Run beside others, once no suspect runs."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_alone)
+            self._running += 1
+        try:
+            yield
+        finally:
+            await self._left()
+
+    def take_alone(self) -> bool:
+        """True if nothing else runs: then nothing begins before this one has ended."""
+        self._is_alone = self._running == 1
+        return self._is_alone
+
+    @asynccontextmanager
+    async def alone(self, seconds: float) -> AsyncIterator[bool]:
+        """Wait until nothing else runs; after so long, run beside others. Yields if it is alone."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: not self._running)
+        self._running += 1
+        try:
+            yield self._running == 1 and self.take_alone()
+        finally:
+            await self._left()
+
+    async def _left(self) -> None:
+        self._running -= 1
+        self._is_alone = self._is_alone and self._running > 0
+        async with self._changed:
+            self._changed.notify_all()
+
+
+_BY_HAND: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, ByHand]] = WeakKeyDictionary()
 
 
 class Wake:
@@ -223,17 +299,21 @@ class Wake:
     @property
     def is_suspect(self) -> bool:
         """True if its session was in flight when a worker died: it is run alone."""
-        return self.lease.reasons.deaths > 0 or _has_died(self.lease)
+        return is_suspect(self.lease)
 
-    async def put_off(self, seconds: float) -> None:
-        """Leave a suspect for later: count its death, if one was found, and give the lease back."""
+    async def put_off(self, seconds: float) -> Woken | None:
+        """Leave a suspect for later: count its death, if one was found, and give the lease back.
+        None if it may be run as soon as nothing else is."""
         try:
-            if not _has_died(self.lease) or await self._record_death() is None:
+            woken = await self._record_death() if _has_died(self.lease) else None
+            if woken is None:
                 await self._lp.work.release(self.lease, retry_seconds=seconds)
         except LimpetError as error:
             SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+            return Woken(ran=False, reason="failed", error=error)
+        return woken
 
-    async def _take_alone(self) -> None:
+    async def _name_alone(self) -> None:
         """Say in the lease that nothing runs beside it. Raises SessionFenced."""
         since_ns = steady_ns()
         lease = await self._lp.work.renew(alone(self.lease))
@@ -250,7 +330,7 @@ class Wake:
         except (SessionSuspended, SessionEnded):  # it is not run in any case
             return None
         deaths = deaths_in(facts)
-        # What is open may have got on: then it is read first, unless that was tried before.
+        # A run that is open may have got on: it is read first, unless that was tried before.
         surely = not runs.is_open(facts) or deaths.alone > max(1, retries)
         if surely and is_killer(deaths, retries):
             why = _why_dead(deaths)
@@ -283,7 +363,7 @@ class Wake:
         lost."""
         try:
             if self.is_suspect and self._is_alone:
-                await self._take_alone()
+                await self._name_alone()
             if _has_died(self.lease) and not _is_read_first(self.lease):
                 woken = await self._record_death()
                 if woken is not None:
@@ -367,6 +447,9 @@ class Wake:
         # Before anything is recorded: without its permissions it must not begin.
         permissions = await permissions_for(writer_of(self.session), self._options.permissions)
         log = self._log(start.turn_id, self._wake_id)
+        if self._is_early():
+            await self._lp.work.release(self.lease)
+            return Woken(ran=False, reason="rescheduling", wake_id=self._wake_id)
         if start.is_held and self._waits and not is_killer(start.deaths, self._options.retries):
             log.begin(*start.drafts)
             await commit_last(log, log.closing(), None, self.lease)
@@ -560,6 +643,13 @@ class Wake:
         if (refusal := _refusal(error)) is not None:
             return _refused(start, refusal.code, str(refusal), traceback=traceback_of(error))
         return self._failed(start, error)
+
+    def _is_early(self) -> bool:
+        """True if a suspect that was locked by its key has to wait by what is known by now."""
+        facts, lease = self.session.head.facts, self.lease
+        if not (self._waits and lease.lock and lease.reasons.deaths and runs.is_retried(facts)):
+            return False
+        return bool(runs.run_in(facts)["retry_us"] > lease.claimed_us)
 
     def _unpaid(self, start: WakeStart) -> BudgetReached | None:
         """Return why a turn does not begin: nothing is left of the budget. One that was begun
@@ -880,7 +970,7 @@ async def _continued_turn(
 
 
 class _DeadRun(msgspec.Struct):
-    """What has to be recorded of a run that died, the records of its turn, and its deaths."""
+    """A run that died: what has to be recorded of it, the records of its turn, and its deaths."""
 
     records: TurnRecords
     deaths: Deaths
@@ -914,6 +1004,11 @@ async def _settle_dead_run(session: Session[Any], turn: FrozenDict, lease: Lease
     return _DeadRun(records, deaths, [*drafts, end])
 
 
+def is_suspect(lease: Lease) -> bool:
+    """True if the session of this lease was in flight when a worker died: it is run alone."""
+    return lease.reasons.deaths > 0 or _has_died(lease)
+
+
 def _has_died(lease: Lease) -> bool:
     """True if whoever had the session before this lease died with it."""
     return lease.expired is not None and not lease.expired.excused
@@ -925,13 +1020,11 @@ def _kind_of(lease: Lease) -> Death:
 
 
 def _death_of(lease: Lease, deaths: int, attempt: int = 1) -> Draft:
-    """The record of a death, the next after so many: it waits since its worker was last heard of."""
+    """The record of a death, the next after so many. It waits since its worker was last heard."""
     assert lease.expired is not None
     at_us = lease.expired.leased_us + delay_us(deaths + 1)
     retry_us = at_us if at_us > lease.claimed_us else None
-    return runs.failed(
-        DEATH, DIED, attempt, retry_us=retry_us, counts=False, death=_kind_of(lease)
-    )
+    return runs.failed(DEATH, DIED, attempt, retry_us=retry_us, counts=False, death=_kind_of(lease))
 
 
 def _is_read_first(lease: Lease) -> bool:

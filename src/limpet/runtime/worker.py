@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -16,7 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
-from limpet.model import Key, Lease, described
+from limpet.model import FrozenDict, Key, Lease, described
+from limpet.model.facts.running.deaths import SUSPECT, deaths_in, held_until_us
+from limpet.model.lease import Expired, is_holder
 from limpet.runtime.wake import (
     LISTEN_AFTER_SECONDS,
     DelayedCalls,
@@ -31,6 +34,7 @@ from limpet.session.loggers import SESSION
 from limpet.session.runs.runs import RETRIES, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission
 from limpet.store.clock import steady_ns
+from limpet.store.protocol import Query
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
@@ -48,6 +52,11 @@ _CAPACITY_SECONDS: Final = 0.05
 # all at once they would wait together and then ask for their commits together.
 _TOGETHER: Final = 64
 _GROUP: Final = 32
+# A suspect that a worker cannot run now is left to others for so long.
+_PUT_OFF_SECONDS: Final = 1.0
+_SUSPECTS_MAX: Final = 1_000  # that one worker remembers
+_SUSPECTS_LOOKED_AT: Final = 50  # to see if more than one session dies alone
+_OUTAGES_MAX: Final = 8
 _FAILED: Final = frozenset(("rescheduling", "failed", "budget_reached", "retries_exhausted"))
 
 
@@ -62,6 +71,35 @@ class Rates(msgspec.Struct):
     lost: int = 0
     running: int = 0
     seconds: float = 0.0
+
+
+class Outages:
+    """The times at which a worker could not reach its store, by the store's clock. Others may not
+    have reached it either: leases that ran out meanwhile say nothing about their holders."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._reached_us: int | None = None  # the last time that it answered
+        self._since_us: int | None = None  # of the outage that lasts
+        self._past: deque[tuple[int, int]] = deque(maxlen=_OUTAGES_MAX)
+
+    def began(self) -> None:
+        """The store did not answer."""
+        if self._since_us is None:
+            self._since_us = self._now_us() if self._reached_us is None else self._reached_us
+
+    def reached(self) -> None:
+        """The store answered."""
+        self._reached_us = self._now_us()
+        if self._since_us is not None:
+            self._past.append((self._since_us, self._reached_us))
+            self._since_us = None
+
+    def spoiled(self, expired: Expired) -> bool:
+        """True if its holder may not have been able to renew this lease."""
+        return any(
+            [expired.leased_us < end and begin < expired.until_us for begin, end in self._past]
+        )
 
 
 class Worker:
@@ -123,6 +161,12 @@ class Worker:
         self._freed = asyncio.Event()  # a harness has ended
         self._stopping = False
         self._backlog = False  # the last claim got all it asked for: there may be more
+        self._suspects: dict[Key, None] = {}  # that wait until nothing else runs here
+        self._lone: Wake | None = None  # a suspect that runs: nothing else does
+        self._empties = False  # it claims nothing until what runs has ended
+        self._patience = float(self._seconds)  # for so long; then others have their turn again
+        self._turns_at = 0.0  # when that ends, by the loop's clock
+        self._outages = Outages(lambda: journal_of(self._lp).now_us())
 
     @property
     def lp(self) -> Limpet:
@@ -166,9 +210,12 @@ class Worker:
             claimed = await self._claim()
             if claimed:
                 continue  # something more urgent may have come meanwhile
-            if self._idle_exit and not self._wakes and not self._bell.is_set():
+            if self._is_idle() and not self._bell.is_set():
                 return
             await self._wait()
+
+    def _is_idle(self) -> bool:
+        return self._idle_exit and not self._wakes and not self._suspects
 
     def _is_done(self) -> bool:
         return self._max_turns is not None and self.rates.claimed >= self._max_turns
@@ -177,8 +224,22 @@ class Worker:
         free = min(self._free, self._group)
         if self._max_turns is not None:
             free = min(free, self._max_turns - self.rates.claimed)
-        if free <= 0:
+        if free <= 0 or self._lone is not None:
             return 0
+        if self._is_emptying():
+            return 0
+        if self._empties and (started := await self._run_suspect()):
+            return started
+        claimed = await self._claim_due(free)
+        if self._suspects and not self._wakes:
+            return claimed + await self._run_suspect()
+        if self._suspects and not self._empties:
+            now = asyncio.get_running_loop().time()
+            self._empties = now >= self._turns_at
+            self._turns_at = now + self._patience if self._empties else self._turns_at
+        return claimed
+
+    async def _claim_due(self, free: int) -> int:
         try:
             since_ns = steady_ns()
             leases = await self._lp.work.claim(
@@ -188,27 +249,105 @@ class Worker:
             if not error.retryable:
                 raise
             SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
+            self._outages.began()
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
+        self._outages.reached()
         wakes = [
-            Wake(
-                lp,
-                lease,
-                self._options,
-                since_ns=since_ns,
-                listeners=self._listeners,
-                on_harness_end=self._harness_ended,
-            )
-            for lease in leases
-            if (lp := await self._at_work(lease)) is not None
+            wake for lease in leases if (wake := await self._wake_of(lease, since_ns)) is not None
         ]
+        others = [wake for wake in wakes if not wake.is_suspect]
         try:
-            await load_all(wakes)
+            await self._put_off([wake for wake in wakes if wake.is_suspect])
+            await load_all(others)
         finally:  # what was claimed is run, also if the worker is cancelled: nobody else can
-            self._start(wakes)
+            self._start(others)
         self._backlog = len(leases) == free
         self._show()
-        return len(leases)
+        return len(others)
+
+    async def _wake_of(self, lease: Lease, since_ns: int) -> Wake | None:
+        if (lp := await self._at_work(lease)) is None:
+            return None
+        return Wake(
+            lp,
+            self._judged(lease),
+            self._options,
+            since_ns=since_ns,
+            listeners=self._listeners,
+            on_harness_end=self._harness_ended,
+        )
+
+    # --- suspects: each runs alone, between groups of others -------------------------------------
+
+    def _judged(self, lease: Lease) -> Lease:
+        """The lease; if the one before it ended by no death of its holder, it says so."""
+        expired = lease.expired
+        if expired is None or expired.excused:
+            return lease
+        if not is_holder(expired.worker, self.name) and not self._outages.spoiled(expired):
+            return lease
+        return msgspec.structs.replace(
+            lease, expired=msgspec.structs.replace(expired, excused=True)
+        )
+
+    async def _put_off(self, suspects: list[Wake]) -> None:
+        """Count their deaths, and give them back until nothing else runs here."""
+        for wake, woken in zip(
+            suspects,
+            await asyncio.gather(*[wake.put_off(_PUT_OFF_SECONDS) for wake in suspects]),
+            strict=True,
+        ):
+            if woken is not None:
+                self._count(woken)
+            elif len(self._suspects) < _SUSPECTS_MAX:
+                self._suspects[wake.lease.key] = None
+
+    def _is_emptying(self) -> bool:
+        """True while it claims nothing because a suspect waits for what runs to end. That may take
+        long: then others have their turn for as long, and it is tried again with more patience."""
+        if not self._empties or not self._wakes:
+            return False
+        now = asyncio.get_running_loop().time()
+        if now < self._turns_at:
+            return True
+        self._empties, self._turns_at = False, now + self._patience
+        self._patience *= 2
+        return False
+
+    async def _run_suspect(self) -> int:
+        """Run the next suspect that can be had, alone. Return 1, or 0 if there is none."""
+        self._empties, self._patience, self._turns_at = False, float(self._seconds), 0.0
+        while self._suspects and not self._stopping:
+            key = next(iter(self._suspects))
+            del self._suspects[key]
+            if (wake := await self._lock(key)) is not None:
+                self._lone = wake
+                self._start([wake])
+                return 1
+        return 0
+
+    async def _lock(self, key: Key) -> Wake | None:
+        """The wake of a suspect; None if another worker has it, or if it has to wait."""
+        try:
+            since_ns = steady_ns()
+            held_us = await self._held_us(key)
+            lease = await self._lp.work.lock(key, worker=self.name, lease_seconds=self._seconds)
+            wake = await self._wake_of(lease, since_ns)
+            if wake is None or held_us <= 0:
+                return wake
+            await wake.put_off(held_us / 1_000_000)
+        except LimpetError as error:
+            SESSION.info("suspect left: session=%s code=%s", key, error.code)
+        return None
+
+    async def _held_us(self, key: Key) -> int:
+        """Return for how long no suspect of the app is run, because several died alone."""
+        journal = journal_of(self._lp)
+        query = Query(app=key.app, labels=FrozenDict({SUSPECT: "yes"}))
+        page = await journal.store.heads(query, cursor=None, limit=_SUSPECTS_LOOKED_AT)
+        others = [deaths_in(head.facts) for head in page.items if head.key != key]
+        return held_until_us(others) - journal.now_us()
 
     async def _at_work(self, lease: Lease) -> Limpet | None:
         """The Limpet of one wake: a worker that acts as an agent acts for the user of the session,
@@ -257,6 +396,7 @@ class Worker:
 
     def _ended(self, task: asyncio.Task[Woken]) -> None:
         wake = self._wakes.pop(task)
+        self._lone = None if wake is self._lone else self._lone
         self._harness_ended(wake)
         self._bell.set()
         if task.cancelled():
@@ -295,7 +435,9 @@ class Worker:
                 renewed = await self._lp.work.renew([wake.lease for wake in wakes])
             except LimpetError as error:  # the fence decides: a lost lease cannot write
                 SESSION.warning("renewal failed: worker=%s code=%s", self.name, error.code)
+                self._outages.began()
                 continue
+            self._outages.reached()
             for wake, lease in zip(wakes, renewed, strict=True):
                 if lease is None:
                     wake.stop(lost=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NoReturn, Protocol
 
 from limpet.errors import AccessDenied, Denial
-from limpet.model import Commit, DefaultActor, Head, Key
+from limpet.model import Commit, Head, Key, acting_actor
 from limpet.security.access import (
     ALLOWED,
     SENSITIVE,
@@ -35,7 +35,8 @@ from limpet.security.view import seen_by_all
 
 _REMEMBERED: Final = 4_096  # answers of one guard and one decider
 # Actors that an agent of no one user may write as: the agents of its app, and the runtime.
-_AGENTS: Final = ("agent:", "system:")
+_AGENT: Final = "agent:"
+_AGENTS: Final = (_AGENT, "system:")
 
 
 _FIXED: Final = (RoleRules, IsolationRules)  # whose answers never change
@@ -381,10 +382,9 @@ class Guard:
         return self.principal.speaks_for == "user" and actor == f"user:{key.user}"
 
     def actor(self, actor: str | None) -> str:
-        """Return who acts where `actor` is named: itself if nobody is, or the system by default."""
-        if actor is None or (type(actor) is DefaultActor and not self.may_write_as(actor)):
-            return self.principal.id
-        return actor
+        """Return who acts where `actor` is named: itself if nobody is, and in the place of an agent
+        that is only the default."""
+        return str(acting_actor(actor, self.principal.id, self.writes_as))
 
     async def check_actor(self, actor: str, resource: Resource) -> None:
         """Raise AccessDenied unless what it writes may have this actor."""

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, get_args, overload
 
-from limpet.errors import InvalidInput, InvalidQuery, LimpetError, SessionFenced
-from limpet.model import DefaultActor, Event, FrozenDict, Head, Lease, described
+from msgspec import UNSET, UnsetType
+
+from limpet.errors import (
+    InvalidInput,
+    InvalidQuery,
+    LimpetError,
+    SessionConflict,
+    SessionDeleted,
+    SessionErased,
+    SessionFenced,
+    SessionNotFound,
+)
+from limpet.model import DefaultActor, Event, FrozenDict, Head, Key, Lease, described
+from limpet.model.facts.running.deaths import DeadReason, dead_reason
 from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import DEAD, is_dead, requeued
+from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -33,6 +46,9 @@ if TYPE_CHECKING:
     from limpet.session.life.sweep import Swept
     from limpet.session.services import Services
     from limpet.session.session import Session
+
+REASONS: Final = get_args(DeadReason)
+_TRIES: Final = 8
 
 
 class StoreWork:
@@ -136,6 +152,7 @@ class StoreWork:
         page = await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
         return without_departed(page)
 
+    @overload
     async def requeue(
         self,
         key: AnyKey | str,
@@ -143,17 +160,72 @@ class StoreWork:
         id: str | None = None,
         *,
         actor: str | None = None,
-    ) -> Event:
+    ) -> Event: ...
+
+    @overload
+    async def requeue(
+        self,
+        *,
+        app: str | None = None,
+        reason: DeadReason | None = None,
+        actor: str | None = None,
+    ) -> int: ...
+
+    async def requeue(
+        self,
+        key: AnyKey | str | UnsetType = UNSET,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+        reason: DeadReason | None = None,
+        actor: str | None = None,
+    ) -> Event | int:
         """Try a dead letter again, with all its attempts, and return the event that says so.
 
-        Raises InvalidInput if the session is not a dead letter, SessionNotFound.
+        Without a key, all dead letters of an app, or of every app, and return how many. `reason` is
+        "died" (its process died while it ran nothing else) or "raised"; None: both. Raises
+        InvalidInput, also if the session is not a dead letter; SessionNotFound.
         """
-        session: Session[Any] = Session(self._services, key_of(key, user, id))
+        by = check_actor(actor) or DefaultActor("system:operator")
+        if key is not UNSET:
+            if app is not None or reason is not None:
+                raise InvalidInput("requeue takes the key of one session, or app= and reason=.")
+            return await self._requeue(key_of(key, user, id), by)
+        if user is not None or id is not None:
+            raise InvalidInput("requeue takes the whole key of a session: app, user and id.")
+        if reason is not None and reason not in REASONS:
+            raise InvalidInput(f"reason is 'died' or 'raised', not {described(reason)}.")
+        query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
+        count, cursor = 0, None
+        while True:
+            page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            for head in without_departed(page).items:
+                if reason in (None, dead_reason(head.facts) or "raised"):
+                    count += await self._requeue_again(head.key, by)
+            if (cursor := page.cursor) is None:
+                return count
+
+    async def _requeue_again(self, key: Key, by: str) -> bool:
+        """Requeue one of many; False if somebody else was faster."""
+        for left in reversed(range(_TRIES)):
+            try:
+                await self._requeue(key, by)
+            except (InvalidInput, SessionNotFound, SessionDeleted, SessionErased):
+                return False
+            except SessionConflict:  # input has come meanwhile
+                if not left:
+                    raise
+            else:
+                return True
+        raise AssertionError("the last try returns or raises")
+
+    async def _requeue(self, key: Key, by: str) -> Event:
+        session: Session[Any] = Session(self._services, key)
         await session.refresh(tail=0)
         facts = session.head.facts
         if not is_dead(facts) and not is_held(facts):
             raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
-        by = check_actor(actor) or DefaultActor("system:operator")
         prepared = self._journal.prepare(requeued(), by)
         return (await writer_of(session).commit((prepared,), session.version))[0]
 

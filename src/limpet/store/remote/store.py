@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model import DefaultActor, Key
+from limpet.model import Key, acting_actor
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
@@ -125,10 +125,7 @@ def _actor_for(store: RemoteStore, actor: str | None) -> str | None:
     """Return who acts, as ActsAs says."""
     hello = store._link.hello
     assert hello is not None
-    if actor is None:
-        return hello.actor
-    own = actor == hello.actor or actor.startswith(hello.writes_as)
-    return hello.actor if type(actor) is DefaultActor and not own else str(actor)
+    return acting_actor(actor, hello.actor, hello.writes_as)
 
 
 def _calling(method: Method) -> Callable[..., Awaitable[Any]]:

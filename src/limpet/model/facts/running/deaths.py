@@ -21,9 +21,9 @@ SUSPECT: Final = "$suspect"  # the label of suspects, by which they are listed
 DELAY_SECONDS: Final = 2.0  # after the second death; the first is followed up at once
 DELAY_SECONDS_MAX: Final = 300.0
 
-# How it died: beside other sessions of its worker, or as the only one.
+# The circumstances of a death: beside other sessions of its worker, or as the only one.
 Death: TypeAlias = Literal["shared", "alone"]
-# Why a dead letter is one: its runs died with their worker, or they raised.
+# The reason of a dead letter: its runs died with their worker, or they raised.
 DeadReason: TypeAlias = Literal["died", "raised"]
 
 
