@@ -335,7 +335,11 @@ class EffectCall:
         try:
             async with self._allowed(name) as held:
                 return await self._tried(held)
-        except (ToolDenied, ToolLocked, RequiredToolUnavailable) as refusal:
+        except ToolLocked:
+            if not self._maybe:
+                raise
+            await self._turn.pause_for_retry(self._request_id, self._tries)
+        except (ToolDenied, RequiredToolUnavailable) as refusal:
             if not self._maybe:
                 raise
             raise await self._refused(refusal) from refusal
@@ -381,8 +385,8 @@ class EffectCall:
 
     @property
     def _is_cut(self) -> bool:
-        """True if the run was stopped, or this call cancelled, while the function was at work."""
-        return self._turn.driver.stopped is not None or not cancelled_itself()
+        """True if this call was cancelled while the function was at work, as an interrupt does."""
+        return not cancelled_itself()
 
     def _is_tried_again(self, error: Exception) -> bool:
         """True if another try may be made although nobody knows what came of those before."""

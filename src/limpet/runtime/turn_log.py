@@ -369,6 +369,10 @@ class TurnRecords:
         number = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
         return number
 
+    def count_from(self, kind: str, name: str, number: int) -> None:
+        """Let the next call of this kind and name be the one with this number."""
+        self._counts[kind, name] = number - 1
+
     def counted(self, kind: str, name: str) -> int:
         """The number of calls of this kind and name that this run has made."""
         return self._counts.get((kind, name), 0)

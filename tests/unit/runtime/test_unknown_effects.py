@@ -14,7 +14,7 @@ import limpet
 from limpet import Agent, ModelRequest, Reply, ToolCall
 from limpet.runtime import effects
 from limpet.runtime.effects import outcome_of
-from limpet.runtime.turn_log import DO_NOT_REPEAT
+from limpet.runtime.turn_log import DO_NOT_REPEAT, EffectRecord
 from tests.support.agents import Killed, World, a_world
 
 Policy = Literal["ask", "retry"]
@@ -242,6 +242,56 @@ async def test_tries_are_counted_over_the_deaths_of_workers(world: World) -> Non
     assert [r.kind for r in world.session.blocked_on] == ["unknown_effect"]
     assert len(bank.calls) == 6
     assert not await results(world)
+
+
+async def test_no_death_after_the_last_try_leads_to_another(world: World) -> None:
+    """That it raised is recorded, and the request is not: the next run asks, and does not try."""
+    found = 0
+    for at in range(1, 12):
+        bank = Bank("dies", "raises")
+        agent = agent_of(bank, "retry")
+        await world.begin("pay")
+        with suppress(Killed):
+            await world.work(agent)
+        world.later()
+        if not await world.die(agent, at, recorded=True):
+            break
+        last = (await world.log())[-1]
+        recorded = [e.data.get("raised") for e in await world.log() if e.type == "effect.unknown"]
+        found += recorded[-1:] == [1] and last.type != "agent.tool_use"
+        calls = len(bank.calls)
+        world.later()
+        await worked(world, agent, retries=100)
+        assert [r.kind for r in world.session.blocked_on] == ["unknown_effect"]
+        assert recorded[-1:] != [1] or len(bank.calls) == calls == 2
+    assert found, "no worker died at that moment"
+
+
+async def test_run_again_allows_as_many_tries_as_the_policy_did(world: World) -> None:
+    """A person has looked: what raised before is not counted against it any more."""
+    bank = Bank("dies", "raises", "raises", "raises", "raises", "pays")
+    agent = agent_of(bank, "retry", retries=1)
+    await world.begin("pay")
+    await worked(world, agent)
+    assert len(bank.calls) == 3
+    await decide(world, "run again")
+    await worked(world, agent)
+    assert len(bank.calls) == 5
+    await decide(world, "run again")
+    await worked(world, agent)
+    assert await results(world) == ["paid 40"]
+
+
+async def test_a_death_after_run_again_is_tried_again_by_the_policy(world: World) -> None:
+    """Nothing has raised since the person decided."""
+    bank = Bank("dies", "raises", "dies", "pays")
+    agent = agent_of(bank, "retry")
+    await world.begin("pay")
+    await worked(world, agent)
+    await decide(world, "run again")
+    await worked(world, agent)
+    assert await results(world) == ["paid 40"]
+    assert len(bank.ledger) == len(set(bank.calls)) == 1
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -498,6 +548,57 @@ async def test_an_effect_by_hand_that_is_denied_when_it_is_tried_again_is_still_
     assert (await world.said(), len(bank.calls), len(denied)) == (["paid, I asked"], 1, 1)
 
 
+async def test_a_tool_that_is_not_authorized_when_it_is_tried_again_is_asked_about(
+    world: World,
+) -> None:
+    """By the registry of the app: each decision to run it again is refused, and asked about."""
+    bank, refuses = Bank("dies", "pays"), list[str]()
+    registry = limpet.ToolRegistry(
+        [limpet.Tool("pay")], authorize=lambda tool, session: refuses[0] if refuses else True
+    )
+    world.lp.policies.lifecycle("support", tools=registry)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("pay", bank.pay, eur=40, on_unknown="retry"))
+
+    await world.begin("pay")
+    with suppress(Killed):
+        await world.work(harness)
+    world.later()
+    refuses.append("its owner has left")
+    for _ in range(2):
+        await worked(world, harness)
+        (request,) = world.session.blocked_on
+        assert "its owner has left" in request.input["why"]
+        await decide(world, "run again")
+    refuses.clear()
+    await worked(world, harness)
+    assert await world.said() == ["paid 40"]
+    assert len(bank.calls) == 2
+
+
+async def test_a_locked_tool_is_tried_again_when_it_is_free(world: World) -> None:
+    """Another session has it for a while: nobody is asked, and the harness sees no error."""
+    bank, registry = Bank("dies", "pays"), limpet.ToolRegistry([limpet.Tool("pay", exclusive=True)])
+    other = await world.lp.create("support", "bob", actor="user:bob")
+    await other.tools.bind(registry)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("pay", bank.pay, eur=40, on_unknown="retry"))
+
+    session = await world.begin("pay")
+    await session.tools.bind(registry)
+    with suppress(Killed):
+        await world.work(harness)
+    world.later()
+    lock = await other.tools.lock("pay", seconds=3_000)
+    (woken,) = await world.work(harness, retries=1)
+    assert (woken.reason, session.blocked_on) == ("rescheduling", ())
+    await world.lp.work.release(lock)
+    await worked(world, harness)
+    assert await world.said() == ["paid 40"]
+
+
 async def test_a_denied_effect_does_not_count_among_the_calls_of_its_name(world: World) -> None:
     """The next one has the number, and the identity, that it always had."""
     bank, seen = Bank("pays"), list[str]()
@@ -611,6 +712,42 @@ async def test_a_compensation_that_raises_after_an_unknown_try_is_held_again(wor
     await worked(world, harness)
     assert "ending" not in session.head.facts or "undo" not in session.head.facts["ending"]
     assert len(set(bank.calls)) == 1
+
+
+# --- what is recorded ----------------------------------------------------------------------------
+
+
+def _event(type: str, **data: Any) -> limpet.Event:
+    data = {"name": "pay", "occurrence": 1, "args_hash": "h", "key": "k", **data}
+    return limpet.Event(seq=1, id="e", type=type, actor="worker:w", at_us=1, data=data)
+
+
+def _intent(tries: int) -> limpet.Event:
+    return _event("effect.intended", tries=tries, span_id="s")
+
+
+@pytest.mark.parametrize(
+    ("events", "is_unknown"),
+    [
+        ([], False),
+        ([_intent(1)], True),
+        ([_intent(1), _event("effect.failed", error="no")], False),
+        ([_intent(1), _event("effect.unknown", error="died")], True),
+        ([_intent(1), _intent(2), _event("effect.failed", error="no")], True),
+        ([_intent(1), _event("effect.unknown", error="died"), _intent(2)], True),
+        ([_intent(1), _intent(2), _event("effect.succeeded", result=1)], False),
+        ([_intent(1), _intent(2), _event("effect.failed", error="no", not_done=True)], False),
+    ],
+)
+def test_a_record_is_unknown_until_an_event_settles_it(
+    events: list[limpet.Event], is_unknown: bool
+) -> None:
+    """A failure settles nothing where another try has no outcome, also in logs of earlier
+    releases, which recorded such a failure."""
+    record = EffectRecord("k", "h")
+    for event in events:
+        record.take(event)
+    assert record.is_unknown is is_unknown
 
 
 # --- the rule -------------------------------------------------------------------------------------
