@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import limpet
-from limpet.runtime.turn_log import DO_NOT_REPEAT
+from limpet.session.conversation.messages import UNKNOWN
 from tests.support.payer_process import APP, begin, ledger
 from tests.support.processes import exit_code
 
@@ -17,7 +17,7 @@ POLICIES: list[Literal["ask", "retry"]] = ["ask", "retry"]
 SAYS: dict[str, tuple[dict[str, Any], str]] = {
     "it happened": ({"happened": "paid, says the bank"}, "paid, says the bank"),
     "run again": ({"run_again": True}, "paid 40"),
-    "give up": ({"give_up": True}, DO_NOT_REPEAT),
+    "give up": ({"give_up": True}, UNKNOWN),
 }
 
 

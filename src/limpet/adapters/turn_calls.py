@@ -17,7 +17,7 @@ from typing import Any, Final
 from limpet import EffectUnknown, Message, ModelRequest, Reply, Tool, ToolCall, ToolResult, Turn
 from limpet.runtime.model_call import Call
 from limpet.runtime.tool import ApprovalNeeded, allowing
-from limpet.runtime.turn_log import DO_NOT_REPEAT
+from limpet.session.conversation.messages import UNKNOWN
 
 ASK: Final = "always_ask"
 ALLOW: Final = "always_allow"
@@ -85,7 +85,7 @@ class TurnCalls:
             with allowing(is_allowed=True):
                 return ToolResult(await self.turn.effect(name, run))
         except EffectUnknown:  # the framework would make an error of it, and its model a second try
-            return ToolResult(DO_NOT_REPEAT, is_error=True)
+            return ToolResult(UNKNOWN, is_error=True)
 
 
 async def earlier_messages(turn: Turn) -> list[Message]:

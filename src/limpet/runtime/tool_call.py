@@ -39,7 +39,8 @@ from limpet.runtime.effects import (
 from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, ApprovalNeeded, allowing, arguments_of, parameters_of
-from limpet.runtime.turn_log import DO_NOT_REPEAT, args_hash, identity
+from limpet.runtime.turn_log import args_hash, identity
+from limpet.session.conversation.messages import UNKNOWN
 from limpet.session.conversation.shapes import safe_name
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.journal import Journal
@@ -277,7 +278,7 @@ class ToolUseCall:
         except EffectFailed as error:
             return await self._answered(error.error, is_error=True)
         except EffectUnknown as error:
-            note = f"{DO_NOT_REPEAT} {error.note}" if error.note else DO_NOT_REPEAT
+            note = f"{UNKNOWN} {error.note}" if error.note else UNKNOWN
             return await self._answered(note, is_error=True)
         return await self._answered(output, is_error=False)
 

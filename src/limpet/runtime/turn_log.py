@@ -67,6 +67,7 @@ from limpet.model.facts.running.runs import (
     span_completed,
 )
 from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX
+from limpet.session.conversation.messages import UNKNOWN
 from limpet.session.loggers import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -76,9 +77,6 @@ EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
 CallKind: TypeAlias = Literal["step", "effect", "child", "request", "event"]
 CHANGED: Final = "changed:"  # before the name of a change of the harness, which is kept as a step
 DIED: Final = "the worker stopped before the end of the run"
-# The result of a call, to a model, that may have had its effect: called again, under a new key, it
-# would have it twice.
-DO_NOT_REPEAT: Final = "Outcome unknown, do not repeat: this call may have had its effect."
 _DIGITS: Final = 32
 _CAUSES_MAX: Final = 64  # of an error, looked through
 _EFFECTS: Final = "effect."  # their events, and those of compensations
@@ -489,7 +487,7 @@ class TurnRecords:
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
                 record = self.effects.get((id, 1))
-                said = DO_NOT_REPEAT if record is not None and record.is_unknown else why
+                said = UNKNOWN if record is not None and record.is_unknown else why
                 data = {"request_id": id, "output": said, "is_error": True}
                 drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
         return drafts

@@ -12,9 +12,11 @@ import pytest
 
 import limpet
 from limpet import Agent, ModelRequest, Reply, ToolCall
+from limpet.adapters.turn_calls import TurnCalls
 from limpet.runtime import effects
 from limpet.runtime.effects import outcome_of
-from limpet.runtime.turn_log import DO_NOT_REPEAT, EffectRecord
+from limpet.runtime.turn_log import EffectRecord
+from limpet.session.conversation.messages import UNKNOWN
 from tests.support.agents import Killed, World, a_world
 
 Policy = Literal["ask", "retry"]
@@ -123,7 +125,7 @@ UNSETTLED: list[Ends] = ["raises", "times out", "cancels itself"]
 SAYS: dict[Says, str] = {
     "happened": "paid, I asked",
     "run again": "paid 40",
-    "give up": f"{DO_NOT_REPEAT} leave it",
+    "give up": f"{UNKNOWN} leave it",
 }
 
 
@@ -407,7 +409,7 @@ async def test_an_interrupt_leaves_a_result_that_says_do_not_repeat(
     await began.wait()
     await world.lp.session(session.key).interrupt("stop")
     await working
-    assert await results(world) == [DO_NOT_REPEAT]
+    assert await results(world) == [UNKNOWN]
     assert "effect.failed" not in await world.types()
     assert len(bank.calls) == 1
 
@@ -424,7 +426,7 @@ async def test_an_interrupt_while_nobody_runs_it_leaves_such_a_result_too(
         await world.work(agent)
     await session.interrupt(actor="user:ada")
     await worked(world, agent)
-    assert await results(world) == [DO_NOT_REPEAT]
+    assert await results(world) == [UNKNOWN]
     assert len(bank.calls) == 1
 
 
@@ -498,7 +500,7 @@ async def test_a_call_that_is_refused_when_it_is_tried_again_is_still_unknown(
     assert not await results(world)
     await decide(world, "give up")
     await worked(world, agent, **how)
-    assert await results(world) == [f"{DO_NOT_REPEAT} leave it"]
+    assert await results(world) == [f"{UNKNOWN} leave it"]
     assert len(bank.calls) == len(bank.ledger) == 1
 
 
@@ -648,6 +650,25 @@ async def test_what_an_earlier_turn_left_unknown_under_a_key_stays_unknown(world
     assert [r.kind for r in session.blocked_on] == ["unknown_effect"]
     assert bank.calls == ["order-7"] * 2
     assert "effect.failed" not in await world.types()
+
+
+async def test_a_frameworks_own_call_that_a_person_gives_up_says_do_not_repeat(
+    world: World,
+) -> None:
+    """Its framework would make an error of EffectUnknown, and its model a second try."""
+
+    async def run() -> None:
+        raise TimeoutError
+
+    async def harness(turn: limpet.Turn) -> None:
+        result = await TurnCalls(turn, "model").tool("x", "pay", {}, run, asks=False)
+        await turn.say(f"{result.output} {result.is_error}")
+
+    await world.begin("pay")
+    await worked(world, harness)
+    await decide(world, "give up")
+    await worked(world, harness)
+    assert await world.said() == [f"{UNKNOWN} True"]
 
 
 # --- compensations --------------------------------------------------------------------------------
