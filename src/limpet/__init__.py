@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Interrupted as Interrupted,
         InvalidInput as InvalidInput,
         LimpetError as LimpetError,
+        NotDone as NotDone,
         SessionConflict as SessionConflict,
         SessionEnded as SessionEnded,
         SessionError as SessionError,
@@ -267,8 +268,8 @@ _HOMES = {
     "limpet.analytics.sets": "FailingSet",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
-        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionMoved "
-        "SessionNotFound StoreError ToolDenied"
+        "LimpetError NotDone SessionConflict SessionEnded SessionError SessionExists "
+        "SessionMoved SessionNotFound StoreError ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",

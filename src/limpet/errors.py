@@ -29,7 +29,7 @@
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
     │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · TurnUnderway
-    │                           EffectFailed · EffectUnknown · ToolDenied · ToolFailed
+    │                           EffectFailed · EffectUnknown · NotDone · ToolDenied · ToolFailed
     │                           BudgetReached · RequestNotFound · RequestAnswered
     │                           RequestMismatch · ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
@@ -967,19 +967,29 @@ class EffectFailed(TurnError, code="effect.failed"):
 
 
 class EffectUnknown(TurnError, code="effect.unknown"):
-    """It is unknown whether an effect was performed, and it is not retried. If uncaught, it ends
-    the turn; or, with on_unknown="retry", only this run of it, and the next run tries again."""
+    """It is unknown whether an effect was performed, and a person gave it up. If uncaught, it ends
+    the turn. The function of an effect may raise it, too: then nobody knows what came of that try.
+    """
 
     name: str
     occurrence: int = 1
     note: str | None = None
-    tried_later: bool = False  # by the next run of the turn
 
     def _describe(self) -> str:
         return (
             f"it is not known whether the effect {self.name!r} was performed, and it was not tried "
             f"again{_noted(self.note)}. Check the remote system, then answer the user."
         )
+
+
+class NotDone(TurnError, code="effect.not_done"):
+    """Raise it in the function of an effect or of a tool to say that nothing was done: neither by
+    this try nor by an earlier one. The effect is recorded as failed, and not tried again."""
+
+    reason: str
+
+    def _describe(self) -> str:
+        return f"nothing was done: {str(self.reason).rstrip('.')}."
 
 
 class BudgetReached(TurnError, code="budget.reached"):

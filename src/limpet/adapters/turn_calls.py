@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from keyword import iskeyword
 from typing import Any, Final
 
-from limpet import Message, ModelRequest, Reply, Tool, ToolCall, ToolResult, Turn
+from limpet import EffectUnknown, Message, ModelRequest, Reply, Tool, ToolCall, ToolResult, Turn
 from limpet.runtime.model_call import Call
 from limpet.runtime.tool import ApprovalNeeded, allowing
+from limpet.session.conversation.messages import UNKNOWN
 
 ASK: Final = "always_ask"
 ALLOW: Final = "always_allow"
@@ -74,15 +76,16 @@ class TurnCalls:
     async def _effect(
         self, name: str, input: Any, run: Callable[[], Awaitable[Any]], *, asks: bool
     ) -> ToolResult:
-        if not asks:
-            try:
+        try:
+            if not asks:
+                with suppress(ApprovalNeeded):
+                    return ToolResult(await self.turn.effect(name, run))
+            if not await self.turn.approve(name, input):
+                return ToolResult("The user did not allow this call.", is_error=True)
+            with allowing(is_allowed=True):
                 return ToolResult(await self.turn.effect(name, run))
-            except ApprovalNeeded:
-                pass
-        if not await self.turn.approve(name, input):
-            return ToolResult("The user did not allow this call.", is_error=True)
-        with allowing(is_allowed=True):
-            return ToolResult(await self.turn.effect(name, run))
+        except EffectUnknown:  # the framework would make an error of it, and its model a second try
+            return ToolResult(UNKNOWN, is_error=True)
 
 
 async def earlier_messages(turn: Turn) -> list[Message]:

@@ -17,7 +17,6 @@ import msgspec
 
 from limpet.errors import (
     EffectFailed,
-    EffectUnknown,
     GraphError,
     GraphMisused,
     SessionEnded,
@@ -211,10 +210,9 @@ async def effect(
         for before, record in checkpoints.earlier(part, name, occurrence):
             if record.state == "succeeded" and record.args_hash == hashed:
                 return record.result
-            if record.state in ("intended", "unknown"):  # it is asked about, or tried, as it was
+            if record.is_unknown:  # it is asked about, or tried, as it was
                 part = before
-    if not checkpoints.count_effect(part, name, occurrence):
-        raise EffectUnknown(name, occurrence, "in an earlier attempt of the node")
+    checkpoints.count_effect(part, name, occurrence)
     with checkpoints.calls(part):
         return await checkpoints.turn.effect(
             name,

@@ -14,12 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import (
+    EffectUnknown,
     InvalidTransition,
+    NotDone,
     SessionConflict,
     SessionDeleted,
     SessionErased,
@@ -33,10 +36,11 @@ from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, readab
 from limpet.model.facts.running.spawned import spawned_in
 from limpet.model.limits import PAGE_MAX
 from limpet.runtime.children import ChildEnd, commit_last, open_child
-from limpet.runtime.effects import keyed
+from limpet.runtime.effects import keyed, outcome_of
 from limpet.runtime.run import Driver, LeaseGuard
 from limpet.runtime.turn_log import (
     DIED,
+    EffectRecord,
     TurnLog,
     TurnRecords,
     check_readable,
@@ -240,6 +244,18 @@ class Compensation(msgspec.Struct):
     seq: int
     state: CompensationState = "not_yet"
     tries: int = 0
+    maybe: bool = False  # a try before the last may have undone it
+
+    def take(self, state: CompensationState, data: Mapping[str, Any]) -> None:
+        """Fold the next event of the compensation."""
+        if state == "begun":
+            self.maybe = self.maybe or self.state in ("begun", "unknown")
+            self.tries = data.get("tries", self.tries)
+        elif state == "unknown":
+            self.maybe = True
+        elif state == "done" or data.get("not_done"):
+            self.maybe = False
+        self.state = state
 
 
 class Compensations:
@@ -264,8 +280,8 @@ class Compensations:
 
     @property
     def retryable(self) -> bool:
-        """True if some of those left failed, and may work later."""
-        return any(undo.state == "failed" for undo in self._all or ())
+        """True if some of those left may work later, and may be tried without asking a person."""
+        return any(_is_tried(undo) for undo in self._all or ())
 
     async def run(self) -> None:
         """Undo what is not undone, one after the other, each in its own time."""
@@ -276,7 +292,7 @@ class Compensations:
             if undo.state == "begun" and undo.on_unknown == "ask":
                 why = "the worker stopped before the end of the compensation"
                 await self._record(undo, endings.maybe_compensated, "unknown", why)
-            elif undo.state in ("not_yet", "begun", "failed"):
+            elif undo.state in ("not_yet", "begun") or _is_tried(undo):
                 await self._perform(undo)
 
     async def _perform(self, undo: Compensation) -> None:
@@ -286,19 +302,12 @@ class Compensations:
         await self._log.write(
             endings.compensating(self._id("begun", undo), *of, undo.tries),
         )
-        undo.state = "begun"
+        undo.take("begun", {"tries": undo.tries})
         try:
             result = await self._call(undo)
-        except TimeoutError:
-            why = f"it took longer than {self._policy.cleanup_seconds:g} seconds"
-            if undo.on_unknown == "ask":
-                await self._record(undo, endings.maybe_compensated, "unknown", why)
-            else:
-                await self._record(undo, endings.not_compensated, "failed", why)
         except Exception as error:
-            why = stored_error(error)
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
-            await self._record(undo, endings.not_compensated, "failed", why)
+            await self._raised(undo, error)
         except asyncio.CancelledError:
             if self._driver.stopped is not None:
                 raise
@@ -306,9 +315,23 @@ class Compensations:
             while task is not None and task.cancelling():
                 task.uncancel()
             why = "it cancelled itself. Let it return or raise."
-            await self._record(undo, endings.not_compensated, "failed", why)
+            await self._raised(undo, EffectUnknown(undo.name, note=why))
         else:
             await self._succeeded(undo, result)
+
+    async def _raised(self, undo: Compensation, error: Exception) -> None:
+        """Record the outcome of a try that raised: by the rule for effects."""
+        why = stored_error(error)
+        if isinstance(error, EffectUnknown):
+            why = error.note or why
+        elif isinstance(error, TimeoutError):
+            why = f"it took longer than {self._policy.cleanup_seconds:g} seconds"
+        is_cut = self._driver.stopped is not None
+        if outcome_of(error, maybe=undo.maybe, is_cut=is_cut) == "unknown":
+            await self._record(undo, endings.maybe_compensated, "unknown", why)
+        else:
+            fact = partial(endings.not_compensated, not_done=isinstance(error, NotDone))
+            await self._record(undo, fact, "failed", why)
 
     async def _succeeded(self, undo: Compensation, result: Any) -> None:
         """Record that it is undone, also if what it returned cannot be recorded."""
@@ -354,7 +377,7 @@ class Compensations:
 def compensations_in(events: Iterable[Event]) -> list[Compensation]:
     """The effects that can be undone and may have been performed."""
     by_key: dict[str, Compensation] = {}
-    tried = _Tries()
+    effects: dict[str, EffectRecord] = {}
     for event in events:
         data, type = event.data, event.type
         if data is None:
@@ -362,38 +385,23 @@ def compensations_in(events: Iterable[Event]) -> list[Compensation]:
         if type == REQUEUED:  # a person has looked: what was unknown may be tried again
             for undo in by_key.values():
                 undo.state = "failed" if undo.state == "unknown" else undo.state
-        elif type == INTENDED:
-            tried.begin(data["key"])
+        elif type == INTENDED or type in OUTCOMES:
+            new = EffectRecord(data["key"], data["args_hash"])
+            effects.setdefault(data["key"], new).take(event)
             if "compensate" in data:
                 by_key[data["key"]] = _compensation(event)
-        elif type in OUTCOMES:
-            outcome = tried.end(data["key"], OUTCOMES[type])
-            if (of := by_key.get(data["key"])) is not None:
-                of.effect.outcome = outcome  # type: ignore[assignment]  # one of them
-                of.effect.result = data.get("result")
         elif (of := by_key.get(data["of"])) is not None:
-            of.state, of.tries = _STATES[type], data.get("tries", of.tries)
+            of.take(_STATES[type], data)
+    for key, undo in by_key.items():
+        record = effects[key]
+        undo.effect.outcome = "unknown" if record.is_unknown else record.state  # type: ignore[assignment]  # one of them
+        undo.effect.result = record.result
     return [undo for undo in by_key.values() if undo.effect.outcome != "failed"]
 
 
-class _Tries:
-    """Outcomes by all tries of each effect: one that fails says nothing of those before."""
-
-    def __init__(self) -> None:
-        self._outcomes: dict[str, str] = {}  # of the last try, by key
-        self._maybe: set[str] = set()  # effects that a try before the last may have performed
-
-    def begin(self, key: str) -> None:
-        if self._outcomes.get(key, "failed") != "failed":
-            self._maybe.add(key)
-        self._outcomes[key] = "unknown"
-
-    def end(self, key: str, outcome: str) -> str:
-        """The outcome of the effect, now that its last try has this one."""
-        if outcome == "failed" and key in self._maybe:
-            outcome = "unknown"
-        self._outcomes[key] = outcome
-        return outcome
+def _is_tried(undo: Compensation) -> bool:
+    """True if a compensation that is not done is tried again without asking a person."""
+    return undo.state == "failed" or (undo.state == "unknown" and undo.on_unknown == "retry")
 
 
 def _compensation(event: Event) -> Compensation:

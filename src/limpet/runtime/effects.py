@@ -2,7 +2,8 @@
 
 The intent is durable before anything is done. A result that is recorded is returned. An intent
 without an outcome means that nobody knows: it is tried again under the same idempotency key, or a
-person is asked, as the caller has decided; it is never silently done twice.
+person is asked, as the caller has decided; it is never silently done twice. What is unknown stays
+so until a try returns, its function raises NotDone, or a person decides: see `outcome_of`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import inspect
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,7 +27,10 @@ from limpet.errors import (
     EffectUnknown,
     Interrupted,
     InvalidInput,
+    NotDone,
+    RequiredToolUnavailable,
     ToolDenied,
+    ToolLocked,
     TurnMismatch,
     TurnMisused,
 )
@@ -33,14 +38,14 @@ from limpet.model import EMPTY, Draft, Event, settle, unfit
 from limpet.model.events import to_time
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import span_completed, span_started, stored_error
+from limpet.model.facts.running.requests import Decision
+from limpet.model.facts.running.runs import readable, span_completed, span_started, stored_error
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, ApprovalNeeded, parameters_of
 from limpet.runtime.turn_log import (
     EffectRecord,
-    TurnRecords,
     args_hash,
     check_readable,
     identity,
@@ -90,6 +95,7 @@ class Effect(msgspec.Struct):
     outcome: Callable[..., Draft] | None = None  # of (output, is_error): recorded with the result
     record_args: bool = True  # else the log has their hash only
     tool: str = ""  # the name that permissions and bound tools know it by, if that is another
+    refusal: Exception | None = None  # raised instead of a first try
     occurrence: int = 0  # the first is 1
     args_hash: str = ""
 
@@ -136,9 +142,12 @@ class EffectCall:
     def __init__(self, turn: TurnRun, effect: Effect, use: ToolUse) -> None:
         self._turn, self._effect, self._use = turn, effect, use
         self._key = ""
+        self._record: EffectRecord | None = None  # of earlier calls, then of this one
         self._tries = 0
         self._acts = False  # performed in this run, so that its span and reservation are open
-        self._maybe = False  # a try of this run has no outcome: it may have been performed
+        self._maybe = False  # a try before this one may have performed it
+        self._raised = 0  # tries that have raised since then, or since a person said "run again"
+        self._left = effect.retries  # tries that this run may make after its first
 
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
@@ -151,6 +160,8 @@ class EffectCall:
                 f"lp.policies.lifecycle({session.app!r}, compensations={{name: function}}) in "
                 "every worker."
             )
+        if effect.refusal is not None and not await self._may_have_acted():
+            raise effect.refusal  # and it does not count among the calls of its name
         if effect.call is None:
             effect.occurrence = turn.records.occurrence("effect", effect.name)
         else:
@@ -162,6 +173,15 @@ class EffectCall:
         async with turn.pauses.one_by_one(("key", effect.key)):
             return await self._run()
 
+    async def _may_have_acted(self) -> bool:
+        """True if an earlier try of this call may have performed it."""
+        effect, records = self._effect, self._turn.records
+        number = records.counted("effect", effect.name) + 1 if effect.call is None else 1
+        record = records.effects.get((effect.place, number))
+        if record is None and effect.key is not None:
+            record = await self._elsewhere()
+        return record is not None and record.is_unknown
+
     async def _run(self) -> Any:
         effect, turn = self._effect, self._turn
         record = turn.records.reach_effect(effect.place, effect.occurrence)
@@ -169,22 +189,46 @@ class EffectCall:
             record = await self._elsewhere()
         self._key = effect.key or identity(turn.id, "effect", effect.place, effect.occurrence)
         if record is None:
-            return await self._perform()
+            return await self._settle(asks=False)
         hashes = (record.args_hash, effect.args_hash)
         values = (record.args, dict(effect.args)) if effect.record_args else (None, None)
         turn.check_same("the effect", effect.name, effect.occurrence, hashes, values)
-        self._key, self._tries = record.key, record.tries
-        effect = self._effect
+        self._record, self._key, self._tries = record, record.key, record.tries
+        self._maybe, self._raised = record.is_unknown, record.raised
         if record.state == "succeeded":
             return record.result
-        if record.state == "failed":
-            if record.error:
-                raise self._turn.records.failure(effect.name, effect.occurrence, record.error)
-            return await self._perform()  # its failure ended a run, which is tried again
+        if record.state == "failed" and record.error:
+            raise self._turn.records.failure(effect.name, effect.occurrence, record.error)
+        # A failure that ended a run, or an approval that it waited for: it is performed again.
+        return await self._settle(asks=record.state != "failed" and self._is_asked(record))
+
+    def _is_asked(self, record: EffectRecord) -> bool:
+        """True if a person has to decide what becomes of an unknown effect, or has been asked."""
+        effect, records = self._effect, self._turn.records
+        if records.newest.get(self._request_id, self._request_id) in records.asked:
+            return True
         same = record.args_hash == effect.args_hash  # else another action may have been performed
-        if effect.on_unknown == "retry" and same:
-            return await self._perform()
-        return await self._asked(record)
+        may_retry = effect.on_unknown == "retry" and same and effect.refusal is None
+        return not may_retry or self._raised > effect.retries
+
+    async def _settle(self, *, asks: bool) -> Any:
+        """Perform it, and ask a person wherever no further try may be made, until its outcome is
+        known. Raises EffectFailed, EffectUnknown."""
+        while True:
+            if asks:
+                decision, data = await self._asked()
+                if decision == "happened":
+                    await self._conclude(runs.effect_succeeded, "succeeded", data["output"])
+                    return data["output"]
+                if decision != "run_again":
+                    raise EffectUnknown(
+                        self._effect.name, self._effect.occurrence, data.get("note")
+                    )
+                self._raised = 0
+            try:
+                return await self._perform()
+            except _PersonNeeded:
+                asks = True
 
     def _compensation(self) -> dict[str, Any] | None:
         """Return what is recorded so that any process can undo it."""
@@ -201,9 +245,9 @@ class EffectCall:
             return None
         check_readable(self._turn.session.key, events)
         self._check_name(events)
-        records, last = TurnRecords(events).effects, events[-1].data  # of whichever turn
-        record = records[last["name"], last["occurrence"]]
-        record.tries = max([each.tries for each in records.values()])
+        record = EffectRecord(events[-1].data["key"], events[-1].data["args_hash"])
+        for event in events:  # of whichever turn
+            record.take(event)
         if record.state == "failed":
             record.error = ""  # it ended there; here it is another attempt
         return record
@@ -233,13 +277,20 @@ class EffectCall:
                 break
         return sorted(events, key=lambda event: event.seq)
 
-    async def _asked(self, record: EffectRecord) -> Any:
-        """Ask a person whether the effect was performed, or what to do."""
+    @property
+    def _request_id(self) -> str:
+        effect = self._effect
+        of = (effect.place, effect.occurrence, self._tries)
+        return identity(self._turn.id, "unknown", *of)
+
+    async def _asked(self) -> tuple[Decision, Mapping[str, Any]]:
+        """Ask a person whether the effect was performed, or what to do; return the decision."""
         turn, effect = self._turn, self._effect
-        id = identity(turn.id, "unknown", effect.place, effect.occurrence, self._tries)
+        record = turn.records.effects.get((effect.place, effect.occurrence)) or self._record
+        assert record is not None, "only what was tried is asked about"
         id, data = await request(
             turn,
-            id,
+            self._request_id,
             "unknown_effect",
             effect.name,
             self._shown(record),
@@ -247,13 +298,7 @@ class EffectCall:
             occurrence=effect.occurrence,
         )
         queue_result(turn, id, data)
-        decision = decision_in(data)
-        if decision == "happened":
-            await self._record(runs.effect_succeeded, "succeeded", data["output"])
-            return data["output"]
-        if decision == "run_again":
-            return await self._perform()
-        raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
+        return decision_in(data), data
 
     def _shown(self, record: EffectRecord) -> dict[str, Any]:
         """Return what a person needs to look it up: what was intended, under which key, when, by
@@ -285,16 +330,74 @@ class EffectCall:
             why = f"was recorded, and this run makes the effect {name!r} without it"
             now = dict(self._effect.args) if self._effect.record_args else None
             raise TurnMismatch("the effect", record.name, occurrence, why, record.args, now)
+        if (refused := self._effect.refusal) is not None:
+            raise await self._refused(refused) from refused
+        try:
+            async with self._allowed(name) as held:
+                return await self._tried(held)
+        except ToolLocked:
+            if not self._maybe:
+                raise
+            await self._turn.pause_for_retry(self._request_id, self._tries)
+        except (ToolDenied, RequiredToolUnavailable) as refusal:
+            if not self._maybe:
+                raise
+            raise await self._refused(refusal) from refusal
+
+    async def _refused(self, refusal: Exception) -> _PersonNeeded:
+        """Record that a try was refused: it has not acted, but one before it may have."""
+        self._tries += 1
+        await self._unknown(refusal, tries=self._tries)
+        return _PersonNeeded()
+
+    @asynccontextmanager
+    async def _allowed(self, name: str) -> AsyncIterator[HeldTool | None]:
+        """Use the tool inside; one that is exclusive is held meanwhile."""
         if self._effect.call is None:  # a call of a model has looked when it began
             await self._use.check_circuit(name)
         await self._use.check(name)
         if not self._use.is_exclusive(name):
-            return await self._tried()
-        locks = ToolLocks(turn.session)
-        async with turn.pauses.one_by_one(("tool", name)), locks.held(name) as held:
-            return await self._tried(held)
+            yield None
+            return
+        locks = ToolLocks(self._turn.session)
+        async with self._turn.pauses.one_by_one(("tool", name)), locks.held(name) as held:
+            yield held
 
-    async def _tried(self, held: HeldTool | None = None) -> Any:
+    async def _tried(self, held: HeldTool | None) -> Any:
+        """Try it until its outcome is known, or a person has to be asked: _PersonNeeded."""
+        while True:
+            await self._intend()
+            with self._turn.acting():
+                result, error = await self._acted(held)
+                if error is None:
+                    with result_of(f"the effect {self._effect.name!r}"):
+                        return await self._conclude(runs.effect_succeeded, "succeeded", result)
+                is_cut = self._is_cut
+                if outcome_of(error, maybe=self._maybe, is_cut=is_cut) == "failed":
+                    raise await self._failed(error) from error
+                await self._unknown(error)
+            self._turn.driver.check()
+            if is_cut:  # by its caller, and the function has made another error of it
+                raise asyncio.CancelledError from error
+            if self._raised > self._effect.retries or not self._is_tried_again(error):
+                raise _PersonNeeded from error
+            if not self._left:
+                await self._turn.pause_for_retry(self._request_id, self._tries)
+            await self._back_off()
+
+    @property
+    def _is_cut(self) -> bool:
+        """True if this call was cancelled while the function was at work, as an interrupt does."""
+        return not cancelled_itself()
+
+    def _is_tried_again(self, error: Exception) -> bool:
+        """True if another try may be made although nobody knows what came of those before."""
+        if isinstance(error, ToolDenied):
+            return False
+        return self._effect.on_unknown == "retry" or not may_have_acted(error)
+
+    async def _intend(self) -> None:
+        """Record the intent of the next try."""
         effect, turn = self._effect, self._turn
         self._tries += 1
         self._acts = True
@@ -304,46 +407,44 @@ class EffectCall:
         undo = self._compensation()
         args = plain(dict(effect.args)) if effect.record_args else EMPTY
         given = (self._of(), self._tries, self._span, undo, args)
-        drafts.append(runs.effect_intended(self._id("intended"), *given, tool=self._tool))
-        *_, intent = await turn.log.write(*drafts)
-        turn.records.add(intent)
-        # By the head that the intent's own commit returned.
-        why = self._use.denial(effect.tool_name)
-        if why is not None:
-            raise await self._failed(ToolDenied(effect.tool_name, why))
-        with turn.acting():
-            return await self._acted(held)
+        intent = runs.effect_intended(
+            self._id("intended"), *given, tool=self._tool, raised=self._raised
+        )
+        drafts.append(intent)
+        *_, intended = await turn.log.write(*drafts)
+        turn.records.add(intended)
 
-    async def _acted(self, held: HeldTool | None) -> Any:
-        """Call the function, as often as it may be tried, and record the outcome."""
+    async def _acted(self, held: HeldTool | None) -> tuple[Any, Exception | None]:
+        """Call the function, again while it raises and nothing was done by it. Return its result,
+        or None and what the last try has raised."""
         effect, turn = self._effect, self._turn
-        for left in reversed(range(effect.retries + 1)):
+        # By the head that the intent's own commit returned.
+        if (why := self._use.denial(effect.tool_name)) is not None:
+            return None, ToolDenied(effect.tool_name, why)
+        for tried in count():
             # The commit of the intent has proven the lease; before another try the store is asked.
-            await turn.lease_guard.check(turn.driver, ask=left < effect.retries)
+            await turn.lease_guard.check(turn.driver, ask=tried > 0)
             try:
                 if held is not None:
                     await held.check()
-                result = await self._act()
-            except (EffectUnknown, TimeoutError) as error:
-                self._maybe = True
-                if effect.on_unknown == "ask" or not left:
-                    return await self._unknown(error)
+                return await self._act(), None
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so
             except ApprovalNeeded:
                 # No error: it is performed again once a person allows it.
-                await self._record(runs.effect_failed, "failed", "", is_answer=False)
+                await self._conclude(runs.effect_failed, "failed", "", is_answer=False)
                 raise
             except Exception as error:
-                if not left and self._maybe:
-                    return await self._unknown(error, "an earlier try has no outcome; the last: ")
-                if not left:
-                    raise await self._failed(error) from error
-            else:
-                with result_of(f"the effect {effect.name!r}"):
-                    return await self._record(runs.effect_succeeded, "succeeded", result)
-            await asyncio.sleep(retry_pause(effect.retries - left))
-        raise AssertionError("the last try returns or raises")
+                is_over = isinstance(error, NotDone) or may_have_acted(error) or self._is_cut
+                if is_over or self._maybe or not self._left:
+                    return None, error
+            await self._back_off()
+        raise AssertionError("the last try returns")
+
+    async def _back_off(self) -> None:
+        """Wait before another try of this run."""
+        self._left -= 1
+        await asyncio.sleep(retry_pause(self._effect.retries - self._left - 1))
 
     async def _act(self) -> Any:
         effect = self._effect
@@ -352,30 +453,43 @@ class EffectCall:
             args[KEY] = self._key
         inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
         traced = self._turn.traced("effect", effect.name, call=effect.call)
+        bound = asyncio.timeout(effect.seconds)
         with traced, keyed(self._key), inside:
             try:
-                async with asyncio.timeout(effect.seconds):
+                async with bound:
                     return await call(effect.fn, **args)
             except asyncio.CancelledError as error:
                 if not cancelled_itself():
                     raise
                 why = "it was cancelled from inside"
                 raise EffectUnknown(effect.name, effect.occurrence, why) from error
+            except (EffectUnknown, NotDone, TimeoutError):
+                raise
+            except Exception as error:
+                if not bound.expired():
+                    raise
+                why = stored_error(error)  # which the function made of its cancellation
+                raise EffectUnknown(effect.name, effect.occurrence, why) from error
 
-    async def _unknown(self, error: Exception, before: str = "") -> Any:
-        why = f"{before}{stored_error(error)}"
+    async def _unknown(self, error: Exception, *, tries: int | None = None) -> None:
+        """Record that nobody knows what came of it. A try that was refused before its intent is
+        named by its number: `tries`."""
+        why = stored_error(error)
         why = "it took too long" if why == type(error).__name__ else why
-        await self._record(runs.effect_unknown, "unknown", why, failed=why)
-        if self._effect.on_unknown == "ask":
-            place = self._effect.place, self._effect.occurrence
-            return await self._asked(self._turn.records.effects[place])
-        unknown = EffectUnknown(self._effect.name, self._effect.occurrence, why)
-        unknown.tried_later = True
-        raise unknown from error
+        if self._maybe:
+            self._raised += 1
+            why = f"an earlier try has no outcome; the last: {why}"
+        self._maybe = True
+        fact = partial(runs.effect_unknown, tries=tries, raised=self._raised)
+        await self._conclude(fact, "unknown", why, failed=why)
 
     async def _failed(self, error: Exception) -> EffectFailed:
-        why = stored_error(error)
-        await self._record(runs.effect_failed, "failed", why, failed=why)
+        not_done = isinstance(error, NotDone)
+        # Never empty: a failure without words is one that is performed again.
+        said = readable(str(error.reason)) if isinstance(error, NotDone) else ""
+        why = said or stored_error(error)
+        fact = partial(runs.effect_failed, not_done=not_done)
+        await self._conclude(fact, "failed", why, failed=why)
         return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
     def _of(self) -> runs.EffectOf:
@@ -383,7 +497,7 @@ class EffectCall:
         of = (effect.name, effect.occurrence, effect.args_hash, self._key)
         return runs.EffectOf(*of, effect.call)
 
-    async def _record(
+    async def _conclude(
         self,
         fact: Callable[[str, runs.EffectOf, Any], Draft],
         outcome: str,
@@ -392,8 +506,8 @@ class EffectCall:
         failed: str | None = None,
         is_answer: bool = True,
     ) -> Any:
-        """The outcome, the end of its span and of its reservation, in one commit; with what it is
-        to a model, if it is the answer to its call."""
+        """Record the outcome, the end of its span and of its reservation, in one commit; with what
+        it is to a model, if it is the answer to its call."""
         effect, turn = self._effect, self._turn
         drafts: list[Draft] = [fact(self._id(outcome), self._of(), value)]
         if effect.outcome is not None and outcome != "unknown" and is_answer:
@@ -431,6 +545,29 @@ class EffectCall:
         if effect.key is not None:
             return identity(turn.session.head.uid, f"effect.{outcome}", effect.key, tries)
         return identity(turn.id, f"effect.{outcome}", effect.place, effect.occurrence, tries)
+
+
+class _PersonNeeded(Exception):
+    """The effect is unknown, and no further try may be made before a person has decided."""
+
+
+def outcome_of(error: Exception, *, maybe: bool, is_cut: bool) -> Literal["failed", "unknown"]:
+    """Return the outcome of an effect, or of a compensation, whose last try has raised this.
+
+    A try that raises was not performed, unless it was cut off. But it says nothing about the tries
+    before it: if one of them `maybe` acted, the effect stays unknown. Only NotDone speaks for all
+    of them. `is_cut` says that the run was stopped while the function was at work.
+    """
+    if isinstance(error, NotDone):
+        return "failed"
+    return "unknown" if maybe or is_cut or may_have_acted(error) else "failed"
+
+
+def may_have_acted(error: BaseException) -> bool:
+    """True if a try that raised this was cut off: it may have acted before."""
+    if isinstance(error, BaseExceptionGroup):
+        return any([may_have_acted(each) for each in error.exceptions])
+    return isinstance(error, (EffectUnknown, TimeoutError))
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

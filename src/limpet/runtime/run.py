@@ -396,6 +396,7 @@ class TurnRun:
         self._quiet_seconds = quiet_seconds
         self._acting: set[asyncio.Task[Any] | None] = set()  # tasks that perform an effect now
         self.is_suspended = False  # the session was, while the harness ran
+        self.retried = 0  # tries of an effect that the next run of the turn makes again
         # Of (name, occurrence, hash of the input): the id of the request that an earlier attempt of
         # a part of the harness has made for this approval. None: there are no such parts.
         self.approved_before: Callable[[str, int, str], str | None] | None = None
@@ -466,6 +467,12 @@ class TurnRun:
             self._acting.discard(task)
             if self.is_suspended and not self._acting:
                 self.driver.stop("suspended")
+
+    async def pause_for_retry(self, id: str, tries: int) -> NoReturn:
+        """Wait within a call, as for an answer, but for the next run of the turn: it comes after a
+        back-off that grows with `tries`."""
+        self.retried = max(tries, self.retried)
+        await self.pauses.block(id)
 
     async def effects_ended(self) -> None:
         """Wait until nothing is performed any more, after the harness has ended. An effect that it

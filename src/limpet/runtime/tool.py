@@ -67,6 +67,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     pure: bool = False,
     timeout: float | timedelta | None = None,
+    retries: int = 0,
     record_args: bool = True,
     name: str | None = None,
     description: str | None = None,
@@ -78,6 +79,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     pure: bool = False,
     timeout: float | timedelta | None = None,
+    retries: int = 0,
     record_args: bool = True,
     name: str | None = None,
     description: str | None = None,
@@ -88,7 +90,8 @@ def tool(
     `amount: How much.` under `Args:` describes a parameter. A parameter `idempotency_key` is not
     shown to the model and receives the key of the effect. `permission` is always_allow, always_ask
     or deny. `pure` says that the function only looks at things: it runs as a step, without a record
-    of its intent. Raises InvalidInput for a signature that no model can fill.
+    of its intent. A try that raises is repeated `retries` times under the same key. Raises
+    InvalidInput for a signature that no model can fill.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -106,6 +109,7 @@ def tool(
             on_unknown=on_unknown,
             pure=pure,
             timeout=timeout,
+            retries=retries,
             record_args=record_args,
         )
 

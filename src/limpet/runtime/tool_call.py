@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,6 +21,7 @@ from limpet.errors import (
     Interrupted,
     InvalidEvent,
     InvalidInput,
+    LimpetError,
     ToolDenied,
 )
 from limpet.model import EMPTY, Draft, Event, canonical, settle
@@ -39,6 +40,7 @@ from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, ApprovalNeeded, allowing, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash, identity
+from limpet.session.conversation.messages import UNKNOWN
 from limpet.session.conversation.shapes import safe_name
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.journal import Journal
@@ -49,7 +51,6 @@ from limpet.session.writer import writer_of
 
 OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
 RESULTS_CACHED_MAX: Final = 1_024  # of pure tools, in one process
-UNKNOWN: Final = "Nobody knows whether this call had an effect."
 
 
 class ToolUseCall:
@@ -99,8 +100,8 @@ class ToolUseCall:
         with turn.traced("tool", call.name, call=call.provider_id or call.id) as notes:
             try:
                 result = await self._ran()
-            except (InvalidInput, InvalidEvent, ToolDenied) as error:  # nothing was done
-                result = await self._answered(str(error), is_error=True)
+            except (InvalidInput, InvalidEvent, ToolDenied) as error:
+                result = await self._refused(error)
             notes.error = "tool_error" if result.is_error else None
             return result
 
@@ -123,7 +124,7 @@ class ToolUseCall:
         if tool is None:
             offered = ", ".join(self._offered) or "none"
             said = f"There is no tool named {call.name!r}. The tools are: {offered}."
-            return await self._answered(said, is_error=True)
+            return await self._refused(InvalidInput(said))
         if (chosen := await self._switched(tool)) is None:
             said = f"The tool {tool.name!r} is switched off for now. Do without it."
             return await self._answered(said, is_error=True)
@@ -141,7 +142,7 @@ class ToolUseCall:
         if self._permission == "always_ask":
             allowed = await self._approved(input)
             if isinstance(allowed, str):
-                return await self._answered(allowed, is_error=True)
+                return await self._refused(InvalidInput(allowed))
         if tool.function is None:
             return await self._asked_client(input)
         if self._pure or tool.pure:
@@ -152,7 +153,7 @@ class ToolUseCall:
         except ApprovalNeeded:
             allowed = await self._approved(input)
         if isinstance(allowed, str):
-            return await self._answered(allowed, is_error=True)
+            return await self._refused(InvalidInput(allowed))
         return await self._performed(tool, input, is_allowed=True)
 
     async def _switched(self, tool: Tool) -> Tool | None:
@@ -237,7 +238,7 @@ class ToolUseCall:
                 why = _said(error)
             self._turn.driver.check()
             tried += 1
-            if tried > self._retries:
+            if tried > self._retries_of(tool):
                 return None, why
             await asyncio.sleep(retry_pause(tried))
 
@@ -254,7 +255,7 @@ class ToolUseCall:
             self._on_unknown or tool.on_unknown,
             None,
             self._bound_of(tool),
-            self._retries,
+            self._retries_of(tool),
             budgets.amount(cost, None) if cost else None,
             None,
             call=self._call.id,
@@ -263,23 +264,56 @@ class ToolUseCall:
         )
         try:
             with allowing(is_allowed=is_allowed):
-                output = await EffectCall(turn, effect, self._use).run()
+                return await self._settled(effect)
         except ApprovalNeeded as error:
             if is_allowed:  # it was allowed
-                return await self._answered(_said(error), is_error=True)
+                return await self._refused(error)
             raise
+
+    async def _settled(self, effect: Effect) -> ToolResult:
+        """The result of an effect, once it is known what came of it, or a person has given it
+        up."""
+        try:
+            output = await EffectCall(self._turn, effect, self._use).run()
         except EffectFailed as error:
             return await self._answered(error.error, is_error=True)
         except EffectUnknown as error:
-            if getattr(error, "tried_later", False):
-                raise
             note = f"{UNKNOWN} {error.note}" if error.note else UNKNOWN
             return await self._answered(note, is_error=True)
         return await self._answered(output, is_error=False)
 
+    async def _refused(self, refusal: Exception) -> ToolResult:
+        """The result of a call that is not made. If an earlier try may have had its effect, that is
+        settled first: to the model a refusal says that nothing was done."""
+        call = self._call
+        record = self._turn.records.effects.get((call.id, 1))
+        if record is None or not record.is_unknown:
+            said = str(refusal) if isinstance(refusal, LimpetError) else _said(refusal)
+            return await self._answered(said, is_error=True)
+        effect = Effect(
+            record.name,
+            _never,
+            dict(call.input),
+            "ask",
+            None,
+            None,
+            0,
+            None,
+            None,
+            call=call.id,
+            outcome=self._result,
+            record_args=record.args is not None,
+            refusal=refusal,
+        )
+        return await self._settled(effect)
+
     def _bound_of(self, tool: Tool) -> float | timedelta | None:
         """Return how long a try may take."""
         return self._timeout or tool.timeout or self._switch.timeout_seconds or None
+
+    def _retries_of(self, tool: Tool) -> int:
+        """Return how often a try that raises is repeated."""
+        return self._retries or tool.retries
 
     def _bound(self, tool: Tool) -> Callable[..., Any]:
         """The function as the effect calls it: with the plain input, which it turns into arguments,
@@ -316,6 +350,10 @@ class ToolUseCall:
     @property
     def _result_id(self) -> str:
         return f"{self._call.id}/result"
+
+
+def _never() -> NoReturn:
+    raise AssertionError("a call that is refused is not made")
 
 
 class _Cache:

@@ -272,11 +272,15 @@ class Turn:
         """
         with self.run.working("effect"):
             tool, name = name, self.run.named(name)
-            permission = permission_for(self.run.permissions, tool)
-            if permission == "always_ask" and not self._has_asked(name):
-                await self._use.check_circuit(tool)  # nobody is asked about what cannot be used
-                await self._use.check(tool)
-            args = await self._permitted(tool, args)
+            refusal: ToolDenied | None = None
+            try:
+                permission = permission_for(self.run.permissions, tool)
+                if permission == "always_ask" and not self._has_asked(name):
+                    await self._use.check_circuit(tool)  # nobody is asked about what is refused
+                    await self._use.check(tool)
+                args = await self._permitted(tool, args)
+            except ToolDenied as error:  # which says that nothing was done, if that is known
+                refusal = error
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
                 max_cost = self.session.tools.bound.get(tool, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
@@ -292,6 +296,7 @@ class Turn:
                 compensate,
                 record_args=record_args,
                 tool=tool,
+                refusal=refusal,
             )
             return await EffectCall(self.run, effect, self._use).run()
 

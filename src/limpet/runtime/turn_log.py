@@ -67,6 +67,7 @@ from limpet.model.facts.running.runs import (
     span_completed,
 )
 from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX
+from limpet.session.conversation.messages import UNKNOWN
 from limpet.session.loggers import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -284,12 +285,14 @@ class TurnLog:
 
 
 class EffectRecord(msgspec.Struct):
-    """The state of one effect."""
+    """The state of one effect, folded from the events of all its tries."""
 
     key: str
     args_hash: str
-    state: EffectState = "intended"
+    state: EffectState = "intended"  # of the last try
     tries: int = 0
+    maybe: bool = False  # a try before the last may have performed it
+    raised: int = 0  # tries that have raised since then, or since a person said "run again"
     result: Any = None
     error: str = ""
     span: str = ""
@@ -299,6 +302,30 @@ class EffectRecord(msgspec.Struct):
     call: str | None = None  # the id of the model's call that it is for
     since_us: int = 0  # the last try began
     worker: str = ""  # which made it
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if a try may have performed it, and nothing recorded since says what came of it."""
+        return self.maybe or (self.tries > 0 and self.state in ("intended", "unknown"))
+
+    def take(self, event: Event) -> None:
+        """Fold the next event of the effect."""
+        data = event.data
+        if event.type == INTENDED:
+            self.maybe = self.is_unknown
+            self.tries, self.state = data["tries"], "intended"
+            self.raised = data.get("raised", 0)
+            self.args_hash, self.args = data["args_hash"], data.get("args")
+            self.span, self.wake = data["span_id"], event.wake_id or ""
+            self.since_us, self.worker = event.at_us, event.actor
+            return
+        self.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
+        self.result, self.error = data.get("result"), data.get("error", "")
+        if self.state == "unknown":
+            self.maybe, self.tries = True, data.get("tries", self.tries)
+            self.raised = data.get("raised", self.raised)
+        elif self.state == "succeeded" or data.get("not_done"):
+            self.maybe = False
 
 
 class CallMade(msgspec.Struct, frozen=True):
@@ -339,6 +366,14 @@ class TurnRecords:
             raise InvalidInput(f"turn.{kind} takes a name first, and it {why}.")
         number = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
         return number
+
+    def count_from(self, kind: str, name: str, number: int) -> None:
+        """Let the next call of this kind and name be the one with this number."""
+        self._counts[kind, name] = number - 1
+
+    def counted(self, kind: str, name: str) -> int:
+        """The number of calls of this kind and name that this run has made."""
+        return self._counts.get((kind, name), 0)
 
     def reach(self, kind: CallKind, *of: str | int) -> None:
         """This run makes a call that may have been made before."""
@@ -445,12 +480,15 @@ class TurnRecords:
         return drafts
 
     def unanswered(self, why: str) -> list[Draft]:
-        """An outcome for each tool call that has none: the conversation stays valid."""
+        """An outcome for each tool call that has none: the conversation stays valid. Of one that
+        may have had its effect, it does not say that nothing was done."""
         drafts = []
         for id in dict.fromkeys([*self.asked, *self.calls]):
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
-                data = {"request_id": id, "output": why, "is_error": True}
+                record = self.effects.get((id, 1))
+                said = UNKNOWN if record is not None and record.is_unknown else why
+                data = {"request_id": id, "output": said, "is_error": True}
                 drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
         return drafts
 
@@ -510,14 +548,7 @@ class TurnRecords:
         if record is None:
             record = self.effects[of] = EffectRecord(data["key"], data["args_hash"])
             record.name, record.call = data["name"], call
-        if event.type == INTENDED:
-            record.tries, record.state = data["tries"], "intended"
-            record.args_hash, record.args = data["args_hash"], data.get("args")
-            record.span, record.wake = data["span_id"], event.wake_id or ""
-            record.since_us, record.worker = event.at_us, event.actor
-            return
-        record.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
-        record.result, record.error = data.get("result"), data.get("error", "")
+        record.take(event)
 
 
 def identity(*parts: object) -> str:

@@ -629,6 +629,8 @@ class Wake:
             released = await interrupt_all(self.session, self._driver.note)
             note = self._driver.note
             return WakeEnd("interrupted", "blocked", error=note, drafts=released, redirect=redirect)
+        if stopped == "paused" and turn.run.retried:
+            return self._paused_for_retry(start, turn.run.retried)
         if stopped == "paused":
             return WakeEnd(
                 "requires_action", "blocked", blocked_on=tuple(turn.run.pauses.blocked_on)
@@ -685,6 +687,14 @@ class Wake:
         now_us, why = self._journal.now_us(), "the session was suspended"
         fact = runs.failed(SessionSuspended.code, why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "blocked", why, drafts=[fact], is_suspended=True)
+
+    def _paused_for_retry(self, start: WakeStart, tries: int) -> WakeEnd:
+        """An effect is unknown and may be tried again: the turn goes on after a back-off, without
+        its lease meanwhile. Such tries are counted by the effect, not as failures of the turn."""
+        code, why = EffectUnknown.code, "an effect without an outcome is tried again"
+        retry_us = self._journal.now_us() + retry_delay_us(tries)
+        fact = runs.failed(code, why, start.attempt, retry_us=retry_us, counts=False)
+        return WakeEnd("rescheduling", "error", why, drafts=[fact])
 
     async def _take_interrupts(self, start: WakeStart) -> int | None:
         """The turn ends with all interrupts and answers that have come, up to the last interrupt
@@ -1260,9 +1270,7 @@ def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
     if isinstance(error, BaseExceptionGroup):  # of a harness that does several things at a time
         refusals = [_refusal(each) for each in error.exceptions]
         return refusals[0] if all(refusals) else None
-    if isinstance(error, ToolDenied):
-        return error
-    return error if isinstance(error, EffectUnknown) and not error.tried_later else None
+    return error if isinstance(error, (ToolDenied, EffectUnknown)) else None
 
 
 def _refused(start: WakeStart, code: str, why: str, *, traceback: str | None = None) -> WakeEnd:
@@ -1273,7 +1281,7 @@ def _refused(start: WakeStart, code: str, why: str, *, traceback: str | None = N
 
 def retry_delay_us(fails: int) -> int:
     """Double the delay from two seconds to five minutes, and add up to a quarter at random."""
-    seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
+    seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(fails - 1, 32))
     return round(seconds * random.uniform(1, 1.25) * 1_000_000)  # nosec B311  # spreads retries
 
 

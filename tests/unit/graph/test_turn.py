@@ -302,6 +302,38 @@ async def test_a_retried_node_survives_a_death_in_each_attempt() -> None:
     await die_everywhere(make, "['paid', 'end']", orders=2)
 
 
+@pytest.mark.parametrize("policy", ["ask", "retry"])
+async def test_a_retried_node_settles_what_its_last_attempt_cut_off(policy: Any) -> None:
+    """A time limit of the node's own leaves its effect unknown: the next attempt does not take it
+    for another one, with another key."""
+    async with a_world() as world:
+        keys: list[str] = []
+
+        async def pay(idempotency_key: str) -> str:
+            keys.append(idempotency_key)
+            if len(keys) == 1:
+                await asyncio.get_running_loop().create_future()
+            return "paid"
+
+        async def work(state: Work) -> dict[str, Any]:
+            how: Any = {"on_unknown": policy}
+            async with asyncio.timeout(0.001 if not keys else None):
+                return {"log": [await lg.effect("pay", pay, **how)]}
+
+        retry = RetryMiddleware(backoff=lambda attempt: 0)
+        builder = GraphBuilder(Work).add_node("work", work, middleware=[retry])
+        harness = harness_of(builder.add_edge("work", END).set_entry("work").compile())
+        session = await world.begin("go")
+        await world.work(harness)
+        if policy == "ask":
+            (request,) = session.blocked_on
+            assert (request.kind, len(keys)) == ("unknown_effect", 1)
+            await session.resolve(request.id, run_again=True, actor="user:ada")
+            await world.work(harness)
+        assert await world.said() == ["['paid']"]
+        assert (len(keys), len(set(keys))) == (2, 1)
+
+
 @pytest.mark.parametrize("allow", [True, False])
 async def test_a_retried_node_keeps_the_answers_of_people(*, allow: bool) -> None:
     """Of an approval and of an effect that needs one, yes or no, in this run of the turn or in

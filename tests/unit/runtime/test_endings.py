@@ -185,14 +185,16 @@ async def test_an_effect_that_failed_is_not_undone(world: World) -> None:
     assert not await world.lp.work.claim("w")
 
 
-async def test_an_effect_that_may_have_been_performed_is_undone_although_its_next_try_fails(
-    world: World,
+@pytest.mark.parametrize("not_done", [False, True])
+async def test_an_effect_that_may_have_been_performed_is_undone_although_its_next_try_raises(
+    world: World, not_done: bool
 ) -> None:
-    """The worker died after it paid: what a later try says does not change that."""
+    """The worker died after it paid: a later try that raises does not change that; only NotDone
+    does, which speaks for every try."""
     shop = a_shop(world)
 
     async def refuse(what: str) -> None:
-        raise ValueError("closed")
+        raise limpet.NotDone("closed") if not_done else ValueError("closed")
 
     def harness(fn: Any) -> Any:
         async def run(turn: limpet.Turn) -> None:
@@ -207,17 +209,17 @@ async def test_an_effect_that_may_have_been_performed_is_undone_although_its_nex
     assert await world.die(harness(shop.buy), 2, recorded=False)
     world.later()
     await world.work(harness(refuse))
-    assert len(await events(world, "effect.failed")) == 1
+    assert len(await events(world, "effect.failed")) == not_done
     await session.terminate()
     await world.work(harness(refuse))
     assert shop.done == ["bread"]
-    assert shop.seen == [("buy", "unknown", None)]
+    assert shop.seen == ([] if not_done else [("buy", "unknown", None)])
 
 
-async def test_an_effect_that_fails_after_a_timeout_is_unknown_and_undone(
+async def test_an_effect_that_raises_after_a_timeout_is_unknown_and_undone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within one call too: the failure of the last try says nothing of the first."""
+    """Within one call too: what the last try raises says nothing of the first."""
     monkeypatch.setattr(effects, "BACKOFF_SECONDS", 0)
     shop, tries = a_shop(world), []
 
@@ -229,18 +231,23 @@ async def test_an_effect_that_fails_after_a_timeout_is_unknown_and_undone(
 
     async def harness(turn: limpet.Turn) -> None:
         how: Any = {"on_unknown": "retry", "retries": 1, "compensate": "give_back"}
-        with pytest.raises(limpet.EffectUnknown, match="ValueError: closed"):
+        with pytest.raises(limpet.EffectUnknown, match="leave it"):
             await turn.effect("buy", pay, what="bread", **how)
         await turn.approve("enough", {})
 
     session = await world.begin("hi")
     await world.work(harness)
-    assert [e.type for e in await events(world, "effect.failed", "effect.unknown")] == [
-        "effect.unknown"
-    ]
+    world.later(60)
+    await world.work(harness)
+    (request,) = session.blocked_on
+    assert request.input["why"].endswith("ValueError: closed")
+    await session.resolve(request.id, give_up=True, note="leave it")
+    await world.work(harness)
+    types = {e.type for e in await events(world, "effect.failed", "effect.unknown")}
+    assert types == {"effect.unknown"}
     await session.terminate()
     await world.work(harness)
-    assert tries == ["bread", "bread"]
+    assert tries == ["bread"] * 3
     assert shop.seen == [("buy", "unknown", None)]
 
 
@@ -282,8 +289,9 @@ async def test_a_compensation_whose_result_cannot_be_recorded_is_done_once(
     assert not await world.lp.work.claim("w")
 
 
-async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> None:
-    """It keeps none of the others, and is tried as often as any that fails."""
+async def test_a_compensation_that_cancels_itself_is_unknown(world: World) -> None:
+    """Nobody knows how far it came. It keeps none of the others, and under "retry" it is tried as
+    often as any that fails."""
     shop, tried = a_shop(world), []
 
     async def give_back(session: limpet.Session[Any], effect: limpet.PastEffect) -> None:
@@ -302,8 +310,8 @@ async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> No
         await world.work(buys(shop), retries=1)
         world.later(3_600)
     assert tried == ["milk", "bread", "milk"]
-    failed = await events(world, "effect.compensation_failed")
-    assert {event.data["error"][:19] for event in failed} == {"it cancelled itself"}
+    unknown = await events(world, "effect.compensation_unknown")
+    assert {event.data["error"][:19] for event in unknown} == {"it cancelled itself"}
     assert [h.key for h in (await world.lp.work.dead_letters(app=APP)).items] == [session.key]
 
 

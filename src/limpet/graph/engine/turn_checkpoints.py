@@ -72,7 +72,6 @@ class TurnCheckpoints(InMemoryCheckpointer):
         self.turn, self.run, self._graph = turn, turn.run, graph
         self._drawing = drawing  # recorded once, with the first record of the turn
         self._names: Counter[str] = Counter()  # of recorded checkpoints
-        self._effects: Counter[tuple[str, str]] = Counter()  # called in this run, by part and name
         self._visits: dict[str, int] = {}  # of completed nodes, by name
         self._attempts: Counter[str] = Counter()  # that failed, by visit
         self._over: set[str] = set()  # parts of the graph that no run enters again
@@ -182,16 +181,11 @@ class TurnCheckpoints(InMemoryCheckpointer):
                 approval = id
         return approval
 
-    def count_effect(self, part: str, name: str, occurrence: int) -> bool:
-        """Count a call of an effect in a part of the graph; False if this run has made it."""
-        missing = occurrence - self._effects[part, name]
-        if missing <= 0:
-            return False
-        self._effects[part, name] = occurrence
+    def count_effect(self, part: str, name: str, occurrence: int) -> None:
+        """Let the next call of this effect in a part of the graph be the one with this number, also
+        if the run has made that call in an earlier attempt, or has passed by those before it."""
         with self.run.part(part):
-            for _ in range(missing - 1):  # which the run passed by, with the attempt
-                self.run.records.occurrence("effect", self.run.named(name))
-        return True
+            self.run.records.count_from("effect", self.run.named(name), occurrence)
 
     def is_over(self, name: str) -> bool:
         """True if a call with this name, or of a tool with this id, was made by a part of the graph

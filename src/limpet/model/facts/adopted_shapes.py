@@ -66,7 +66,6 @@ class _KeyCheck(Struct):
 _ORIGINAL: Final = {"app": Id, "user": Id, "id": Id, "uid": Id}
 _SPAN: Final = {"span_id": Id, "kind": str, "name": str}
 _EFFECT: Final = {"name": str, "occurrence": Count, "args_hash": str}
-_FAILED: Final = shape(**_EFFECT, key=str, error=str)
 _UNDOING: Final = shape(of=str, name=str, key=str)
 _DATA: Final[Mapping[str, type[Struct]]] = {
     creation.FORKED: shape(base=Hex),
@@ -74,18 +73,18 @@ _DATA: Final[Mapping[str, type[Struct]]] = {
     runs.SPAN_COMPLETED: shape({"error": str | None}, **_SPAN, result=str),
     runs.STEP: shape(**_EFFECT, result=Any),
     runs.INTENDED: shape(
-        {"compensate": dict[str, Any] | None, "tool": str | None},
+        {"compensate": dict[str, Any] | None, "tool": str | None, "raised": Count},
         **_EFFECT,
         key=str,
         tries=Count,
         span_id=str,
     ),
     runs.SUCCEEDED: shape(**_EFFECT, key=str, result=Any),
-    runs.FAILED: _FAILED,
-    runs.UNKNOWN: _FAILED,
+    runs.FAILED: shape({"not_done": bool}, **_EFFECT, key=str, error=str),
+    runs.UNKNOWN: shape({"tries": Count, "raised": Count}, **_EFFECT, key=str, error=str),
     endings.COMPENSATING: _UNDOING,
     endings.COMPENSATED: _UNDOING,
-    endings.NOT_COMPENSATED: _UNDOING,
+    endings.NOT_COMPENSATED: shape({"not_done": bool}, of=str, name=str, key=str),
     endings.MAYBE_COMPENSATED: _UNDOING,
     endings.CASCADED: shape(children=list[str]),
     memory.WRITTEN: shape(value=Any),

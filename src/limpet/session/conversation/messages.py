@@ -30,7 +30,8 @@ MESSAGE: Final = "agent.message"
 CONFIRMATION: Final = "user.tool_confirmation"
 INTERRUPT: Final = "user.interrupt"
 OUTCOME: Final = "user.define_outcome"
-UNKNOWN: Final = "This call was interrupted. Whether it had an effect is not known."
+# Of a call that may have had its effect: called again, under a new key, it would have it twice.
+UNKNOWN: Final = "Outcome unknown, do not repeat: this call may have had its effect."
 DENIED: Final = "The user did not allow this call."
 _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}

@@ -59,8 +59,8 @@ class Tool(msgspec.Struct, frozen=True):
 
     Without a function it runs elsewhere: in the client, which answers the request, or in code that
     uses `Turn.effect`. `substitutes` may stand in for it, the first first. `on_unknown`, `pure`,
-    `timeout` and `record_args` say how `Turn.tool` runs the function; `limpet.tool` makes a Tool of
-    one.
+    `timeout`, `retries` and `record_args` say how `Turn.tool` runs the function; `limpet.tool`
+    makes a Tool of one.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Tool(msgspec.Struct, frozen=True):
     pure: bool = False
     timeout: float | timedelta | None = None
     record_args: bool = True
+    retries: int = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself. Nothing is recorded."""
@@ -103,6 +104,10 @@ class Tool(msgspec.Struct, frozen=True):
             raise InvalidInput(
                 f"the timeout of {self.name!r} is a number of seconds above 0, "
                 f"not {described(given)}."
+            )
+        if type(self.retries) is not int or self.retries < 0:
+            raise InvalidInput(
+                f"retries of {self.name!r} is a number from 0, not {described(self.retries)}."
             )
 
     @property

@@ -48,9 +48,14 @@ def compensated(
     return Fact(type=COMPENSATED, data=data, id=id)
 
 
-def not_compensated(id: str, of: str, name: str, key: str, error: str) -> Fact:
-    """Return the fact that an effect was not undone."""
-    data = {"of": of, "name": name, "key": key, "error": error}
+def not_compensated(
+    id: str, of: str, name: str, key: str, error: str, *, not_done: bool = False
+) -> Fact:
+    """Return the fact that an effect was not undone. With `not_done` its function has said so of
+    every try, also of those that had no outcome."""
+    data: dict[str, Any] = {"of": of, "name": name, "key": key, "error": error}
+    if not_done:
+        data["not_done"] = True
     return Fact(type=NOT_COMPENSATED, data=data, id=id)
 
 

@@ -561,13 +561,17 @@ def effect_intended(
     args: Mapping[str, Any] = EMPTY,
     *,
     tool: str | None = None,
+    raised: int = 0,
 ) -> Fact:
     """An action on the world is about to be performed; `compensate` says what would undo it. Its
     arguments are recorded, unless they are large: who is asked about it later sees them. `tool` is
-    the bound tool that a harness uses by it, without a call of a model."""
+    the bound tool that a harness uses by it, without a call of a model. `raised` counts the tries
+    that have raised since nobody knows whether it was performed."""
     more: dict[str, Any] = {"tries": tries, "span_id": span_id}
     if tool is not None:
         more["tool"] = tool
+    if raised:
+        more["raised"] = raised
     if args and len(canonical(args)) <= EFFECT_ARGS_BYTES_MAX:
         more["args"] = args
     if compensate is not None:
@@ -580,14 +584,24 @@ def effect_succeeded(id: str, of: EffectOf, result: Any) -> Fact:
     return _effect(SUCCEEDED, id, of, {"result": result})
 
 
-def effect_failed(id: str, of: EffectOf, error: str) -> Fact:
-    """Return the fact that the effect was not performed."""
-    return _effect(FAILED, id, of, {"error": error})
+def effect_failed(id: str, of: EffectOf, error: str, *, not_done: bool = False) -> Fact:
+    """Return the fact that the effect was not performed. With `not_done` its function has said so
+    of every try, also of those that had no outcome."""
+    more = {"error": error}
+    return _effect(FAILED, id, of, {**more, "not_done": True} if not_done else more)
 
 
-def effect_unknown(id: str, of: EffectOf, error: str) -> Fact:
-    """Return the fact that nobody knows whether the effect was performed."""
-    return _effect(UNKNOWN, id, of, {"error": error})
+def effect_unknown(
+    id: str, of: EffectOf, error: str, *, tries: int | None = None, raised: int = 0
+) -> Fact:
+    """Return the fact that nobody knows whether the effect was performed. A try that was refused
+    before its intent is named by its number: `tries`."""
+    more: dict[str, Any] = {"error": error}
+    if tries is not None:
+        more["tries"] = tries
+    if raised:
+        more["raised"] = raised
+    return _effect(UNKNOWN, id, of, more)
 
 
 def _effect(type: str, id: str, of: EffectOf, more: dict[str, Any]) -> Fact:
