@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from limpet.exports import lazy_exports
 from limpet.session.limpet import Limpet as Limpet, bind_runtime
+from limpet.store.imports import translate_imports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -374,6 +375,7 @@ async def _run_turn(
 
 
 bind_runtime(_run_turn)
+translate_imports()
 
 
 def open(

@@ -20,6 +20,7 @@ from limpet.session.move import mover, nodes
 from limpet.session.move.arrivals import Arrival, Arrivals
 from limpet.session.runs.delegation import head_of
 from limpet.store.memory import MemoryStore
+from limpet.store.remote import link
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
@@ -354,6 +355,43 @@ async def test_a_turn_under_way_is_waited_for_and_then_refuses_or_is_ended(
         await a.work.renew(lease)
     with pytest.raises((errors.SessionMoved, errors.SessionFenced)):
         await a.session(KEY, lease=lease).append("agent.message", {"text": "x"}, actor="agent:w")
+
+
+async def test_a_move_to_a_server_that_is_down_ends_with_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It begins with the call, however long a call waits for the server; nothing has changed."""
+    async with limpet.open("memory://", node="a") as a, AsyncExitStack() as server:
+        await _new(a)
+        url = await server.enter_async_context(served(MemoryStore()))
+        async with limpet.open(url, node="b") as b:
+            await server.aclose()
+            with monkeypatch.context() as patched:
+                patched.setattr(link, "PATIENCE_SECONDS", 3_600.0)
+                moved = await asyncio.wait_for(a.move(KEY, b, deadline=0.2), 60)
+            assert (moved.success, moved.reason) == (False, "unreachable")
+        await a.session(KEY).append("user.message", {"text": "on"}, actor="user:ada")
+
+
+@pytest.mark.parametrize("silent", ["begin", "decided", "publish", "clear"])
+async def test_a_target_that_falls_silent_holds_a_move_no_longer_than_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    """At whichever step: what has departed is in doubt until the next move, which finishes it."""
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async with limpet.open("memory://", node="a") as a, limpet.open("memory://", node="b") as b:
+        await _new(a)
+        with monkeypatch.context() as patched:
+            patched.setattr(Arrivals, silent, never)
+            if silent != "clear":
+                patched.setattr(Arrivals, "refuse", never)
+            moved = await asyncio.wait_for(a.move(KEY, b, deadline=0.2), 60)
+        assert moved.success or moved.reason in ("unreachable", "deadline", "unknown")
+        assert (await a.move(KEY, b)).success
+        assert (await b.get(KEY)).state["n"] == 1
 
 
 async def test_families_are_refused_alone_and_drained_together(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import limpet
 from limpet.store.open import backup_store, look_at, restore_store
+from tests.support.processes import Interpreter
 
 LIMIT = 512
 ENOUGH = 9  # more than any of these opens at once
@@ -133,3 +135,32 @@ async def test_an_open_store_without_descriptors_blames_no_file(
             except limpet.errors.StoreBusy:
                 continue
         assert [check for check in checks if check.severity == "problem"] == []
+
+
+def test_no_verb_used_for_the_first_time_fails_raw(tmp_path: Path) -> None:
+    """Each in a fresh process: the modules that it loads need descriptors, too."""
+    with Interpreter("tests.support.first_use", tmp_path) as process:
+        raised = dict(line.split() for line in process.lines())
+        process.end()
+    assert len(raised) > 100
+    assert {"Session.fork", "Limpet.wake", "SessionHistory.blame"} <= raised.keys()
+    assert raised["Session.fork"] == raised["Limpet.erase"] == "StoreBusy"
+    errors = {verb: error for verb, error in raised.items() if error != "-"}
+    assert {verb for verb, error in errors.items() if not hasattr(limpet.errors, error)} == set()
+
+
+async def test_a_verb_whose_modules_could_not_be_loaded_works_later(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is retryable, and nothing is left half loaded."""
+    name = "limpet.session.history.blame"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    s = lp.session(*KEY, actor="user:ada")
+    with (
+        descriptors(0),
+        pytest.raises(limpet.errors.StoreBusy, match="no file descriptor is free") as refused,
+    ):
+        await s.history.blame("n")
+    assert refused.value.retryable
+    assert name not in sys.modules
+    assert await s.history.blame("n") == ()

@@ -7,7 +7,7 @@ is said in the session, so another framework, or another agent, goes on with it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import (
@@ -21,6 +21,7 @@ from langchain_core.messages import (
 
 from limpet import Limpet, Message, Piece, Turn
 from limpet.adapters.langgraph.saver import LimpetSaver
+from limpet.adapters.langgraph.values import ValueCodec, Values
 from limpet.adapters.turn_calls import earlier_messages
 from limpet.errors import ExtraMissing
 from limpet.model import thaw
@@ -40,21 +41,30 @@ _MESSAGES: Final = "messages"
 
 
 def as_harness(
-    graph: Any, lp: Limpet, *, config: Mapping[str, Any] | None = None
+    graph: Any,
+    lp: Limpet,
+    *,
+    config: Mapping[str, Any] | None = None,
+    codecs: Iterable[ValueCodec | type[Any]] = (),
 ) -> Callable[[Turn], Awaitable[None]]:
     """Return a harness that runs a graph of LangGraph in a worker.
 
     `graph` is a StateGraph or a compiled graph, whose checkpointer is ours in the turn, or a
     function that takes a LimpetSaver and returns a compiled graph. Its state has a channel
-    `messages` with the reducer add_messages. `config` is given to each run of the graph.
+    `messages` with the reducer add_messages. `config` is given to each run of the graph. `codecs`
+    are those of LimpetSaver: classes, or ValueCodecs, of values in the state that are neither JSON
+    nor messages.
 
     interrupt(value) pauses the turn until `s.answer(request, output)`; the output is what
     interrupt() returns. After a crash the graph goes on from its last checkpoint: a node that had
     not returned runs again from its beginning.
     """
 
+    kinds = tuple(codecs)
+    Values(kinds)  # two of one name, or what is no class, is refused here and not in a turn
+
     async def harness(turn: Turn) -> None:
-        run = _TurnGraph(graph, lp, turn, config or {})
+        run = _TurnGraph(graph, lp, turn, config or {}, kinds)
         answers: dict[str, Any] | None = None
         last = await turn.step(f"{_NAME} thread", run.last_id)
         while True:
@@ -75,9 +85,16 @@ def as_harness(
 class _TurnGraph:
     """The graph of a turn, on the thread of its session."""
 
-    def __init__(self, graph: Any, lp: Limpet, turn: Turn, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        lp: Limpet,
+        turn: Turn,
+        config: Mapping[str, Any],
+        codecs: Sequence[ValueCodec | type[Any]],
+    ) -> None:
         key = turn.session.key
-        saver = LimpetSaver(lp, app=f"{key.app}.langgraph", user=key.user)
+        saver = LimpetSaver(lp, app=f"{key.app}.langgraph", user=key.user, codecs=codecs)
         if isinstance(graph, Pregel):
             self._graph = graph.copy({"checkpointer": saver})
         elif callable(getattr(graph, "compile", None)):

@@ -126,6 +126,7 @@ CHECKPOINTS: Final = 3
 _LEVEL: Final = 3  # of zstd
 _LOCK_SECONDS: Final = 60.0  # a mover that dies holds the session no longer
 _WAIT_SECONDS: Final = 0.05
+_DEPARTED_SECONDS: Final = 10.0  # of the deadline: to arrive, or to be refused and return
 _REFUSE_SECONDS: Final = 5.0
 _CLEAR_SECONDS: Final = 5.0
 _FOLLOWS: Final = 40  # waits of that length for a mover that was faster
@@ -234,6 +235,11 @@ class MoveMeter:
         return Moved(reason is None, reason, epoch, *sent, left_out, detail, self.events)
 
 
+def _until(at: float) -> asyncio.Timeout:
+    """A bound on what is awaited: until this time, as time.monotonic has it."""
+    return asyncio.timeout(max(0.0, at - time.monotonic()))
+
+
 class _Member:
     """A session that moves, and how much of it the target is known to have."""
 
@@ -271,11 +277,12 @@ class Mover:
         self._services, self._journal, self._node = services, services.journal, node
         self._target, self._tools, self._force = target, tools, force
         self._deadline, self._pins = deadline, checkpoints
+        self._ends = time.monotonic() + deadline  # everything is over then
+        self._departs = self._ends - min(_DEPARTED_SECONDS, deadline / 2)  # by then, or not at all
         self._meter = MoveMeter(progress, (traffic_of(self._journal.store), target.traffic))
         self._blobs = blobs_in(self._journal)
         self._worker = f"move:{self._journal.new_id()}"
-        self._until = 0.0  # when it stops waiting for a turn
-        self._departing = False
+        self._is_asked = self._departing = False
         self._departed_at: float | None = None
         self._left_out: tuple[str, ...] = ()
 
@@ -293,13 +300,14 @@ class Mover:
         members = [_Member(head, last_epoch(head.facts) + 1) for head in heads]
         epoch = members[0].epoch
         try:
-            await self._prepare(members)
-            async with self._locked(members) as leases:
-                for each in members:
-                    await self._stage(each)
-                with self._meter.term("suspend"):
-                    await self._depart(members, leases)
-                leases.clear()  # they ended with it
+            async with _until(self._departs):
+                await self._prepare(members)
+                async with self._locked(members) as leases:
+                    for each in members:
+                        await self._stage(each)
+                    with self._meter.term("suspend"):
+                        await self._depart(members, leases)
+                    leases.clear()  # they ended with it
         except (ArrivalRefused, SessionConflict, SessionDeleted, SessionMoved) as error:
             heads = [await self._head(key) for key in keys]  # another mover may have been faster
             if any([departure(head.facts) for head in heads]):
@@ -313,6 +321,8 @@ class Mover:
             if not self._departing:
                 if isinstance(error, StoreError) and not error.retryable:
                     raise
+                if isinstance(error, TimeoutError):
+                    return await self._late(keys, epoch)
                 full = isinstance(error, StoreFull)
                 return self._meter.moved(epoch, "capacity" if full else "unreachable", str(error))
             heads = [await self._head(key) for key in keys]  # it may have been recorded
@@ -320,6 +330,23 @@ class Mover:
                 return await self._resumed(keys, heads)
             return self._meter.moved(epoch, "unknown", str(error))
         return await self._finish(members)
+
+    async def _late(self, keys: Sequence[Key], epoch: int) -> Moved:
+        """Return why there was no time for the sessions to depart."""
+        with suppress(TimeoutError):
+            async with _until(self._ends):
+                for key in keys:
+                    head = await self._head(key)
+                    if head.worker not in (None, self._worker) and head.lease_us is not None:
+                        detail = f"{key} is leased to {head.worker!r}"
+                        return self._meter.moved(epoch, "busy", detail)
+        reason: MoveReason = "deadline" if self._is_asked else "unreachable"
+        detail = f"{self._too_late}; it has not left"
+        return self._meter.moved(epoch, reason, detail)
+
+    @property
+    def _too_late(self) -> str:
+        return f"not done within {self._deadline:g} seconds"
 
     async def prestage(self, key: Key) -> Prestaged:
         """Send ahead what the target does not have, while the session runs."""
@@ -337,15 +364,17 @@ class Mover:
     async def _follow(self, keys: Sequence[Key], heads: Sequence[Head]) -> Moved:
         """Wait for what another mover makes of these sessions, and finish it if that takes long:
         two who stage the same log at once would be in each other's way."""
-        for _ in range(_FOLLOWS):
-            left = next((head for head in heads if departure(head.facts) is not None), None)
-            if left is None or not await self._leads_there(left):
-                break
-            members = [_Member(head, last_epoch(head.facts)) for head in heads]
-            if await self._target.decided([each.arrival(self._node) for each in members]):
-                break
-            await asyncio.sleep(_WAIT_SECONDS)
-            heads = [await self._head(key) for key in keys]
+        with suppress(TimeoutError):
+            async with _until(self._departs):
+                for _ in range(_FOLLOWS):
+                    left = next((head for head in heads if departure(head.facts) is not None), None)
+                    if left is None or not await self._leads_there(left):
+                        break
+                    members = [_Member(head, last_epoch(head.facts)) for head in heads]
+                    if await self._target.decided([each.arrival(self._node) for each in members]):
+                        break
+                    await asyncio.sleep(_WAIT_SECONDS)
+                    heads = [await self._head(key) for key in keys]
         if not any([departure(head.facts) for head in heads]):
             epoch = last_epoch(heads[0].facts)
             return self._meter.moved(epoch, "refused", "another move was refused; move again")
@@ -357,9 +386,10 @@ class Mover:
         away = departure(first.facts)
         assert away is not None
         try:
-            there = await self._leads_there(first)
+            async with _until(self._ends):
+                there = await self._leads_there(first)
         except (StoreError, OSError, TimeoutError) as error:
-            return self._meter.moved(away["epoch"], "unknown", str(error))
+            return self._meter.moved(away["epoch"], "unknown", str(error) or self._too_late)
         if not there:
             raise SessionMoved(first.key, away["to"], away["epoch"])
         members, at = [], (away["to"], away.get("family"))  # others may have left again since
@@ -394,7 +424,8 @@ class Mover:
         arrivals = [each.arrival(self._node) for each in members]
         decision: Decision | None = None
         try:
-            async with asyncio.timeout(self._deadline):
+            left = max(0.0, self._ends - time.monotonic())
+            async with _until(self._ends - min(_REFUSE_SECONDS, left / 3)):
                 decision = await self._target.decided(arrivals)
                 if decision is None:
                     arrivals = await self._transfer(members)
@@ -403,12 +434,12 @@ class Mover:
         except ArrivalRefused as error:
             reason, detail = error.reason, error.detail
         except TimeoutError:
-            reason, detail = "deadline", f"not done within {self._deadline:g} seconds"
+            reason, detail = "deadline", self._too_late
         except (LimpetError, OSError) as error:
             reason, detail = "transfer", f"{type(error).__name__}: {error}"
         if decision is None:
             try:
-                async with asyncio.timeout(_REFUSE_SECONDS):
+                async with _until(self._ends):
                     decision = await self._target.refuse(arrivals, reason)
             except (LimpetError, OSError, TimeoutError) as error:
                 detail = detail or f"{type(error).__name__}: {error}"
@@ -418,7 +449,7 @@ class Mover:
             return self._meter.moved(epoch, reason, detail or "the target had refused this epoch")
         self._meter.seconds["pause"] = time.perf_counter() - self._departed_at
         with suppress(LimpetError, OSError, TimeoutError):  # it has arrived all the same
-            async with asyncio.timeout(_CLEAR_SECONDS):
+            async with _until(min(self._ends, time.monotonic() + _CLEAR_SECONDS)):
                 await self._target.clear(arrivals)
         settled = await self._settle(members)
         moved = self._meter.moved(epoch, left_out=self._left_out)
@@ -442,6 +473,7 @@ class Mover:
         for each in members:
             await self._target.begin(each.arrival(self._node))
         await self._ask(members, 0)
+        self._is_asked = True
         self._left_out = await self._names_left(keys)
         for each in members:
             await self._mark(each)
@@ -497,7 +529,6 @@ class Mover:
         """Hold the sessions, so that no worker begins a turn; those who have one are waited for,
         until the deadline. Raises SessionLocked. With force, theirs is what ends."""
         store, leases = self._journal.store, list[Lease | None]()
-        self._until = time.monotonic() + self._deadline
         worker = self._worker
         try:
             for each in members:
@@ -523,7 +554,7 @@ class Mover:
                     if head.worker is not None and head.lease_us is not None:
                         until = (head.fence, head.lease_us)
                         return Lease(key, head.worker, *until, uid=head.uid)
-                elif time.monotonic() + _WAIT_SECONDS > self._until:
+                elif time.monotonic() + _WAIT_SECONDS > self._departs:
                     raise
             with self._meter.term("suspend"):
                 await asyncio.sleep(_WAIT_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,37 @@ async def test_a_compiled_graph_is_run_on_the_thread_of_the_session(
     session = await run(lp, app, compiled)
     assert performed == ["model", "refund", "model"]
     assert (await session.messages())[-1].text == "done: receipt"
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class OrderState(MessagesState):
+    order: Order
+
+
+async def test_a_state_of_ones_own_classes_runs_with_their_codecs(
+    lp: limpet.Limpet, app: str, session: limpet.Session[Any]
+) -> None:
+    """What codecs= names is in the checkpoints, and comes back with its class in the next turn."""
+    seen: list[Order | None] = []
+
+    async def order(state: OrderState) -> dict[str, Any]:
+        seen.append(state.get("order"))
+        return {"order": Order(len(seen)), "messages": [AIMessage("noted")]}
+
+    graph = StateGraph(OrderState).add_node("order", order).add_edge(START, "order")
+    harness = as_harness(graph, lp, codecs=iter([Order]))
+    for _ in range(2):
+        await limpet.Worker(lp, harness, app=app, idle_exit=True, signals=False).run()
+        session = await lp.get(app, "ada", "c1")
+        assert session.stop_reason == "end_turn"
+        await session.append("user.message", {"text": "And?"}, actor="user:ada")
+    assert seen == [None, Order(1)]
+    with pytest.raises(limpet.errors.InvalidInput, match="two codecs"):
+        as_harness(graph, lp, codecs=[Order, Order])
 
 
 async def test_a_second_turn_knows_the_first_and_what_others_said(
