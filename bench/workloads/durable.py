@@ -72,7 +72,10 @@ async def _turns(url: str, count: int) -> Numbers:
     async with limpet.open(url) as lp:
         many = await asyncio.gather(*[lp.create("bench", "ada") for _ in range(count)])
         begin = time.perf_counter()
-        asked = [s.append("user.message", {"number": n}, actor="u") for n, s in enumerate(many)]
+        asked = [
+            s.append("user.message", {"text": "hi", "number": n}, actor="u")
+            for n, s in enumerate(many)
+        ]
         await asyncio.gather(*asked)
         rates = await limpet.Worker(lp, steps, app="bench", idle_exit=True).run()
         seconds = time.perf_counter() - begin

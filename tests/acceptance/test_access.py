@@ -404,7 +404,9 @@ async def test_input_resumes_a_session_for_one_who_may_only_write(lp: Limpet) ->
     past = limpet.Timeouts(idle=timedelta(microseconds=1))
     key = (await lp.create("support", "ada", "c1", timeouts=past)).key
     await lp.work.sweep()
-    await lp.acting_as(AGENT).session(key).append("user.message", {}, actor="agent:main")
+    await (
+        lp.acting_as(AGENT).session(key).append("user.message", {"text": "hi"}, actor="agent:main")
+    )
     head = (await lp.get(key)).head
     assert head.phase == "active"
 

@@ -67,9 +67,9 @@ async def test_only_the_sessions_of_the_app_are_listed_watched_and_claimed(
 ) -> None:
     """What another app has is not seen, however alike it is."""
     other = await lp.create("sales", "ada", "c1", labels={"plan": "gold"})
-    await other.append("user.message", actor="user:ada")
+    await other.append("user.message", {"text": "hi"}, actor="user:ada")
     mine = await support.create("ada", "c1", labels={"plan": "gold"})
-    await mine.append("user.message")
+    await mine.append("user.message", {"text": "hi"})
     await support.create("bob", "c1")
     assert [head.key for head in (await support.list(labels={"plan": "gold"})).items] == [mine.key]
     assert len((await support.list(limit=1)).items) == 1

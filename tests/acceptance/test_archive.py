@@ -93,7 +93,7 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
     assert log[: len(before)] == before
     assert log[-1].type == "session.archived"
     for write in (
-        old.append("user.message", {}, actor="a"),
+        old.append("user.message", {"text": "hi"}, actor="a"),
         old.lifecycle.set_timeouts(limpet.Timeouts()),
     ):
         with pytest.raises(limpet.errors.SessionArchived):  # it would be lost
@@ -872,7 +872,7 @@ async def test_shared_names_are_counted_once_when_their_session_comes_back(
 ) -> None:
     """Its rows stayed while it was archived, and its log speaks of them again; new ones too."""
     s = await lp.create("support", "ada", id="one", actor="user:ada")
-    await s.append("user.message", set={"app:open": True, "user:lang": "en"})
+    await s.append("user.message", {"text": "hi"}, set={"app:open": True, "user:lang": "en"})
     await s.complete()
     await s.archive()
     assert (await lp.maintenance.verify()).ok
@@ -882,7 +882,7 @@ async def test_shared_names_are_counted_once_when_their_session_comes_back(
         assert (await lp.maintenance.doctor()).report.ok
         await (await lp.get(s.key, actor="user:ada")).archive()
     other = await lp.create("support", "ada", actor="user:ada")
-    await other.append("user.message", set={"user:lang": "de"})
+    await other.append("user.message", {"text": "hi"}, set={"user:lang": "de"})
     assert (await lp.maintenance.verify()).ok
     assert dict(await lp.names("support", "ada")) == {"app:open": True, "user:lang": "de"}
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import Draft, Limpet, Session, errors, ops
+from limpet.model import events
 from tests.support.views import shown, stored
 
 Call = Callable[[Limpet, Session], Awaitable[Any]]
@@ -43,6 +45,16 @@ async def refused(
     assert await stored(lp) == store_before
     assert (await s.append("still.works", actor="x")).seq == s.version
     return info.value
+
+
+async def silent_in_a_commit(lp: Limpet, s: Session) -> None:
+    async with lp.commit() as c:
+        c.append(s, "a.b", actor="x")
+        c.append(s, "user.message", actor="x")
+
+
+async def silent_soon(lp: Limpet, s: Session) -> None:
+    s.append_soon("user.message", {}, actor="x")
 
 
 def cases(table: dict[str, tuple[type[errors.LimpetError], Call]]) -> pytest.MarkDecorator:
@@ -155,6 +167,20 @@ async def test_an_unfit_value_is_refused_everywhere(
             errors.InvalidEvent,
             lambda lp, s: s.append("a.b", actor="x", trace=limpet.Trace(cause="\n")),
         ),
+        "silent message": (
+            errors.InvalidEvent,
+            lambda lp, s: s.append("user.message", {"txt": "hi"}, actor="x"),
+        ),
+        "silent message among many": (
+            errors.InvalidEvent,
+            lambda lp, s: s.append_many([Draft(type="a.b"), Draft(type="user.message")], actor="x"),
+        ),
+        "silent message in an update": (
+            errors.InvalidEvent,
+            lambda lp, s: s.update(lambda _: {"n": 1}, type="user.message", actor="x"),
+        ),
+        "silent message in a commit": (errors.InvalidEvent, silent_in_a_commit),
+        "silent message soon": (errors.InvalidEvent, silent_soon),
         "no draft": (errors.InvalidInput, lambda lp, s: s.append_many([{"type": "a.b"}])),  # type: ignore[list-item]  # wrong on purpose
         "over the size bound": (
             errors.EventTooLarge,
@@ -370,3 +396,27 @@ async def test_a_memory_store_cannot_be_backed_up(s: Session, tmp_path: Any) -> 
         with pytest.raises(errors.BackupRefused):
             await lp.maintenance.backup(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
+
+
+async def test_a_silent_message_of_an_earlier_release_is_read_and_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log is taken as it was recorded: opened, exported, imported, copied, verified."""
+    key, path = ("a", "u", "s"), tmp_path / "s.limpet"
+    async with limpet.open(f"sqlite:///{tmp_path}/old.db") as lp:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(events, "says_nothing", lambda _: False)
+            await (await lp.create(*key)).append("user.message", {"order": 7}, actor="user:u")
+    async with (
+        limpet.open(f"sqlite:///{tmp_path}/old.db") as lp,
+        limpet.open("memory://") as one,
+        limpet.open("memory://") as two,
+    ):
+        assert (await lp.get(*key)).events[-1].data == {"order": 7}
+        assert [each.role for each in await (await lp.get(*key)).messages()] in ([], ["user"])
+        await lp.export(key, path)
+        await one.import_(path)
+        await lp.copy(key, to=two)
+        for other in (one, two):
+            assert (await other.get(*key)).events[-1].data == {"order": 7}
+            assert (await other.maintenance.verify()).ok

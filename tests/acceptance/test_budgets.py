@@ -92,7 +92,7 @@ async def test_a_turn_goes_on_with_nothing_left_and_its_calls_are_refused_beyond
 
     for number, verb in enumerate(CALLS):
         s = await lp.create("support", "ada", f"s{number}", budget=1.0)
-        await s.append("user.message", {"verb": verb}, actor=ADA)
+        await s.append("user.message", {"text": "hi", "verb": verb}, actor=ADA)
         done.clear()
         woken = await lp.wake(s.key, harness)
         assert isinstance(woken.error, limpet.BudgetReached), verb

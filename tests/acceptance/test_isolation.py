@@ -506,7 +506,10 @@ async def test_policies_of_fields_hold_without_the_class(lp: limpet.Limpet) -> N
     assert CANARY not in repr(await ada.read())
     await ada.append("user.message", {"text": "x"}, set={"amount": 6})
     for change in ({"set": {"notes": "x"}}, {"delete": ["notes"]}):
-        assert await denial(ada.append("user.message", **change)) == "field_access_denied"
+        assert (
+            await denial(ada.append("user.message", {"text": "hi"}, **change))
+            == "field_access_denied"
+        )
     with pytest.raises(FieldAccessDenied) as denied:
         await lp.acting_as(who()).get(*KEY, state_type=Claim)
     assert (denied.value.field, denied.value.actor) == ("notes", "user:ada")

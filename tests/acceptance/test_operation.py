@@ -276,7 +276,7 @@ async def test_two_servers_serve_one_store(tmp_path: Path) -> None:
             other = await there.get("support", "ada", "c1")
             for number in range(20):
                 of = (s, other)[number % 2]
-                await of.append("user.message", {"n": number}, actor="user:ada")
+                await of.append("user.message", {"text": "hi", "n": number}, actor="user:ada")
             seen = []
             async for event in other.follow():
                 seen.append(event.seq)

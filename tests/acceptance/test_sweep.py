@@ -250,7 +250,9 @@ async def test_a_session_that_cannot_be_swept_stops_no_other(lp: limpet.Limpet) 
     assert swept.suspended == 1
     assert [(each.key, "it is busy" in each.reason) for each in swept.failed] == [(stuck.key, True)]
     assert (await stuck.refresh()).phase == "active"
-    assert (await stuck.append("user.message", {}, actor="user:ada")).seq  # not locked any more
+    assert (
+        await stuck.append("user.message", {"text": "hi"}, actor="user:ada")
+    ).seq  # not locked any more
     lp.policies.lifecycle("stuck")
     await passed(lp)
     assert (await lp.work.sweep()).suspended == 1

@@ -162,7 +162,7 @@ async def test_a_follower_of_types_meets_these_alone(s: Session) -> None:
     assert not next_.done()
     await s.append("user.typing", {"text": "h"}, actor="x", partial=True)
     assert (await asyncio.wait_for(next_, SOON)).partial
-    said = await s.append("user.message", actor="x")
+    said = await s.append("user.message", {"text": "hi"}, actor="x")
     assert await take(following, 1) == [said]
     await following.aclose()
 

@@ -42,12 +42,12 @@ async def test_a_loop_over_what_is_pending_never_runs_dry(lp: Limpet) -> None:
     session = await lp.create("support", "ada", actor=WHO)
     seen: list[int] = []
     for number in range(150):
-        await session.append("user.message", {"n": number})
+        await session.append("user.message", {"text": "hi", "n": number})
         for message in await lp.session(session.key).pending():
             seen.append(message.data["n"])
             await session.mark_processed([message.seq])
     assert seen == list(range(150))
-    await session.append_many([limpet.Draft(type="user.message")] * 5)
+    await session.append_many([limpet.Draft(type="user.message", data={"text": "hi"})] * 5)
     assert len(await session.pending(limit=3)) == 3
     for limit in (0, 1_001, True, "5"):
         with pytest.raises(errors.InvalidQuery):
@@ -107,7 +107,7 @@ async def test_the_urgent_come_first(lp: Limpet) -> None:
     """Priorities are set by a verb of their own, or within a commit."""
     for id in "abc":
         session = await lp.create("support", "ada", id=id, actor=WHO)
-        await session.append("user.message")
+        await session.append("user.message", {"text": "hi"})
     await lp.session(Key("support", "ada", "b"), actor=WHO).lifecycle.set_priority(5)
     async with lp.commit() as c:
         c.record(lp.session(Key("support", "ada", "c"), actor=WHO), limpet.facts.prioritized(-5))
@@ -231,7 +231,7 @@ def test_the_sync_facade_works_too(url: str) -> None:
     """Leases pass through it as they are."""
     with limpet.open_sync(url) as lp:
         session = lp.create("support", "eve", id="one")
-        session.append("user.message", actor="user:eve")
+        session.append("user.message", {"text": "hi"}, actor="user:eve")
         (lease,) = lp.work.claim("w")
         lp.session(lease.key, actor=WHO, lease=lease).append("agent.message")
         assert lp.work.release(lease) is True

@@ -904,7 +904,11 @@ async def test_every_commit_renews_the_mac(url: str, keys: str) -> None:
         s = await lp.create("support", "ada", "c1")
         seen.add(await heads_of(url))
         await s.append_many(
-            [limpet.Draft(type="user.message"), limpet.Draft(type="note.made")], actor="user:ada"
+            [
+                limpet.Draft(type="user.message", data={"text": "hi"}),
+                limpet.Draft(type="note.made"),
+            ],
+            actor="user:ada",
         )
         seen.add(await heads_of(url))
         await s.label({"a": "b"}, actor="user:ada")

@@ -31,7 +31,7 @@ async def _fill(path: Path) -> None:
     async with limpet.open(f"sqlite:///{path}?sync=normal", node="a") as lp:
         s = await lp.create(*(KEY.app, KEY.user, KEY.id), state={"n": 0}, actor="user:ada")
         for number in range(20):
-            await s.append("user.message", {"number": number}, inc={"n": 1})
+            await s.append("user.message", {"text": "hi", "number": number}, inc={"n": 1})
         await s.memory.session.put("likes", ["tea"])
         await s.blobs.put(b"picture", "image/png")
 
@@ -139,7 +139,9 @@ async def test_moves_under_load_with_a_worker_lose_nothing(tmp_path: Path) -> No
             while not stop.is_set():
                 for lp in (a, b):
                     with suppress(limpet.LimpetError):
-                        await lp.session(KEY).append("user.message", {"m": 1}, actor="user:ada")
+                        await lp.session(KEY).append(
+                            "user.message", {"text": "hi", "m": 1}, actor="user:ada"
+                        )
                 await asyncio.sleep(0.01)
 
         talking = asyncio.create_task(talk())

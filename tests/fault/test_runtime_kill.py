@@ -93,7 +93,9 @@ async def test_a_killed_worker_never_pays_twice_without_asking(tmp_path: Path) -
             asked |= await leave_unknown(lp)  # or all would wait for a person before long
             for _ in range(ORDERS):
                 session = lp.session((APP, "ada", f"s{sent % SESSIONS}"))
-                await session.append("user.message", {"order": sent}, actor="user:ada")
+                await session.append(
+                    "user.message", {"text": "hi", "order": sent}, actor="user:ada"
+                )
                 sent += 1
             async with a_worker(url, port) as process:
                 bank.kill(process, dice.randrange(1, 4))

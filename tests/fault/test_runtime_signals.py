@@ -49,7 +49,7 @@ async def signalled(lp: limpet.Limpet, url: str, number: int) -> tuple[Till, int
     """A worker that gets a signal in the middle of a refund; its exit code."""
     till = Till(number)
     session = await lp.create(APP, "ada", id="s", actor="user:ada")
-    await session.append("user.message", {"order": 1}, actor="user:ada")
+    await session.append("user.message", {"text": "hi", "order": 1}, actor="user:ada")
     async with listening(till) as port, a_worker(url, port) as process:
         till.process = process
         till.ready.set()

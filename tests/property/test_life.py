@@ -158,7 +158,10 @@ class Life:
         phase, now = self.told.phase, self.clock.now_us
         allowed = {"user": phase not in TERMINAL, "agent": phase in ("init", "active")}
         allowed["label"] = phase not in TERMINAL
-        call = self.s.label({"n": "1"}) if step == "label" else self.s.append(f"{step}.message", {})
+        said = {"text": "hi"}
+        call = (
+            self.s.append(f"{step}.message", said) if step != "label" else self.s.label({"n": "1"})
+        )
         if not allowed[step]:
             expected = limpet.SessionEnded if phase in TERMINAL else limpet.errors.SessionSuspended
             with pytest.raises(expected):

@@ -29,7 +29,9 @@ async def main(file: str) -> None:
         print("ready", flush=True)
         while not working.done():
             with suppress(limpet.LimpetError):  # the session is elsewhere, or on its way
-                await lp.session(KEY).append("user.message", {"m": 1}, actor="user:ada")
+                await lp.session(KEY).append(
+                    "user.message", {"text": "hi", "m": 1}, actor="user:ada"
+                )
             await asyncio.sleep(0.05)
         await working
 

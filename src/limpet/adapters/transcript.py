@@ -187,7 +187,9 @@ class Transcript:
 
     def _bare(self, draft: Draft) -> Draft:
         names = (*_NAMES, self._member)
-        return replace(draft, data={name: draft.data[name] for name in names if name in draft.data})
+        data = {name: draft.data[name] for name in names if name in draft.data}
+        data |= {"content": []} if draft.type == "user.message" else {}  # it stands in the record
+        return replace(draft, data=data)
 
     async def _commit(self, session: Session[Any] | None, drafts: Sequence[Draft]) -> None:
         answers = [n for n, draft in enumerate(drafts) if draft.type not in _INPUTS]

@@ -68,6 +68,11 @@ _Ids: TypeAlias = tuple[str | None, str | None, str | None, str | None, str | No
 # id, type, actor, cause, invocation_id, correlation_id and wake_id of an event.
 Names: TypeAlias = tuple[str, str, str, str | None, str | None, str | None, str | None]
 _INPUTS: Final = ("user.", "system.")
+USER_MESSAGE: Final = "user.message"
+_SAYS_NOTHING: Final = (
+    "a user.message has text or content, as in {'text': 'hi'}; for anything else choose a type of "
+    "your own, with input=True if a turn has to answer it"
+)
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _NO_IDS: Final[_Ids] = (None, None, None, None, None)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -408,6 +413,7 @@ def prepare_flat(
         or type(given) is not dict
         or type(type_) is not str
         or type(actor) is not str
+        or (type_ == USER_MESSAGE and says_nothing(data))
         or (names := _names(type_, actor)) is None
         or (copy := frozen_copy(data) if data else EMPTY) is None
         or (set_to := set_all(given, data) if given else NOTHING_SET) is None
@@ -593,6 +599,8 @@ def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: b
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidEvent(f"its body cannot be read ({error})") from error
     data, ops = body.data, body.ops
+    if type_ == USER_MESSAGE and says_nothing(data):
+        raise InvalidEvent(_SAYS_NOTHING)
     sets, plain, scoped = _sets_of(ops), cast(tuple[op.PlainOp, ...], ops), False
     if ops and sets is None:
         _check_ops(ops)
@@ -648,6 +656,8 @@ def _check_names(draft: Draft, actor: str | None) -> None:
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}; name who acts, for example actor='agent:main'")
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    if draft.type == USER_MESSAGE and says_nothing(draft.data):
+        raise InvalidEvent(_SAYS_NOTHING)
     if type(draft.input) is not bool:
         raise InvalidEvent("input is True or False: whether the event waits to be processed")
     if ids == _NO_IDS:
@@ -655,6 +665,12 @@ def _check_names(draft: Draft, actor: str | None) -> None:
     for name, value in zip(_IDS, ids, strict=True):
         if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
             raise InvalidEvent(f"its {name} {reason}")
+
+
+def says_nothing(data: object) -> bool:
+    """True if the data of a new message has neither a text nor a content. Messages that earlier
+    releases recorded may have neither: they are adopted and read as they are."""
+    return isinstance(data, Mapping) and data.get("text") is None and data.get("content") is None
 
 
 @lru_cache(maxsize=1_024)

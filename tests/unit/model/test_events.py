@@ -86,10 +86,28 @@ def test_a_type_is_dotted_text(type: Any) -> None:
     assert info.value.code == "event.invalid"
 
 
-@pytest.mark.parametrize("type", ["a.b", "user.message", "x.y.z", "my-app.Thing_1", "ä.ö"])
+@pytest.mark.parametrize("type", ["a.b", "user.said", "x.y.z", "my-app.Thing_1", "ä.ö"])
 def test_types_are_open(type: str) -> None:
     """Any dotted name outside the reserved families may be used."""
     assert prepared(type).type == type
+
+
+@pytest.mark.parametrize("data", [{}, {"txt": "hi"}, {"text": None}, {"text": None, "n": 1.5}])
+def test_a_message_of_a_user_says_something(data: dict[str, Any]) -> None:
+    """A wrong name of its text would be an empty message to the model. Another process that
+    prepared it is not believed either."""
+    with pytest.raises(InvalidEvent, match="text or content"):
+        prepare(Draft(type="user.message", data=data), id="e1", actor="user:ada")
+    names = ("e1", "user.message", "user:ada", None, None, None, None)
+    with pytest.raises(InvalidEvent, match="text or content"):
+        prepare_encoded(names, encode(Body(data, ())), caller_chose_id=True, input=True)
+
+
+@pytest.mark.parametrize("data", [{"text": ""}, {"content": []}, {"text": "hi", "order": 7}])
+def test_a_message_may_be_empty_and_hold_more(data: dict[str, Any]) -> None:
+    """Screens send empty texts; and other types of the family say what they like."""
+    assert prepare(Draft(type="user.message", data=data), id="e1", actor="user:ada").data == data
+    assert prepare(Draft(type="user.clicked", data={}), id="e1", actor="user:ada").data == {}
 
 
 @pytest.mark.parametrize("type", ["session.created", "state.updated", "audit.denied", "session.x"])

@@ -323,6 +323,8 @@ def draft_of(item: Mapping[str, Any], user: str) -> Draft:
     """The event that records an item, as it is now. Raises InvalidValue if it is not JSON."""
     type = _type_of(item)
     data = {**_request(type, item), **_said(type, item)}
+    if type == "user.message" and not data:  # it says nothing that is a text or a list of parts
+        data["content"] = []
     place = _place_of(type, item, data)
     try:
         text = _json(_with_text(item, _PLACES[place], "") if place else item)
@@ -341,6 +343,7 @@ def bare(draft: Draft) -> Draft:
     What a model wrote may be no value of ours, or too large to stand in an event twice.
     """
     data = {name: draft.data[name] for name in ("request_id", "name") if name in draft.data}
+    data |= {"content": []} if draft.type == "user.message" else {}  # it stands in the item alone
     text = json.dumps(_whole(draft.type, draft.data))
     return Draft(type=draft.type, data={**data, MEMBER: text}, actor=draft.actor)
 

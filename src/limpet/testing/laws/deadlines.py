@@ -101,17 +101,17 @@ class DeadlineLaws:
             await add(store, A, draft())
         with pytest.raises(InvalidTransition):
             await add(store, A, ready(transition("active", "suspend")))
-        await add(store, A, draft("user.message"))
+        await add(store, A, draft("user.message", {"text": "hi"}))
         await add(store, A, ready(transition("suspended", "terminate")))
         with pytest.raises(SessionEnded):
-            await add(store, A, draft("user.message"))
+            await add(store, A, draft("user.message", {"text": "hi"}))
         assert (await load(store, A)).head.version == 4
         assert (await store.verify(None)).ok
 
     async def test_a_session_that_is_not_active_is_not_claimed(self, store: LeaseStore) -> None:
         """Input waits, and is due again when the session is active."""
         await create(store, A)
-        await add(store, A, draft("user.message"))
+        await add(store, A, draft("user.message", {"text": "hi"}))
         await add(store, A, ready(transition("active", "suspend")))
         assert await store.claim("w", limit=1, lease_seconds=60) == ()
         await add(store, A, ready(transition("suspended", "resume")))

@@ -121,9 +121,9 @@ class RepeatLaws:
     async def test_a_repeat_shows_what_became_of_the_record(self, store: Store) -> None:
         """A repeat returns the record as a reader sees it, including its processed time."""
         await create(store, A)
-        await add(store, A, draft("user.message", id="x"))
+        await add(store, A, draft("user.message", {"text": "hi"}, id="x"))
         await add(store, A, draft("session.processed", {"seqs": [2]}))
-        again = await add(store, A, draft("user.message", id="x"))
+        again = await add(store, A, draft("user.message", {"text": "hi"}, id="x"))
         assert again.events[0] == (await log(store, A))[1]
         assert again.events[0].processed_us is not None
 
@@ -131,9 +131,9 @@ class RepeatLaws:
         """Sent at once, an input, its processing and its retry are answered in their order."""
         await create(store, A)
         _, done, again = await asyncio.gather(
-            add(store, A, draft("user.message", id="x")),
+            add(store, A, draft("user.message", {"text": "hi"}, id="x")),
             add(store, A, draft("session.processed", {"seqs": [2]})),
-            add(store, A, draft("user.message", id="x")),
+            add(store, A, draft("user.message", {"text": "hi"}, id="x")),
         )
         assert again.events[0].processed_us == done.events[0].at_us
 
