@@ -25,6 +25,7 @@ from limpet.model import (
     LastCheckpoint,
     Prepared,
     Texts,
+    checksum,
     ops as op,
     processed_by,
 )
@@ -37,6 +38,7 @@ class CachedState:
     """One session as far as one object has read or written it."""
 
     __slots__ = (
+        "_checksum",
         "_kept_max",
         "_unread",
         "_values",
@@ -66,6 +68,7 @@ class CachedState:
         self.damaged: tuple[int, ...] = ()
         self._unread = False  # an event of the tail could not be read
         self._values: FrozenDict | None = None
+        self._checksum: tuple[FrozenDict, str] | None = None  # of these fields
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -105,6 +108,16 @@ class CachedState:
             merged = {**self.fields, **scope_fields(self.scopes), **self.temp}
             self._values = FrozenDict(merged)
         return self._values
+
+    def checksum(self) -> str:
+        """The checksum of the fields. Raises SessionNotLoaded; SessionCorrupt, since it would vouch
+        for what is not known."""
+        if not self.is_loaded:
+            raise SessionNotLoaded("the state")
+        self.check_whole()
+        if self._checksum is None or self._checksum[0] is not self.fields:
+            self._checksum = (self.fields, checksum(self.fields).hex())
+        return self._checksum[1]
 
     def guards(self, names: Iterable[str]) -> dict[str, int]:
         """The version of each name, for a decision that rests on them. Raises SessionCorrupt if a

@@ -190,6 +190,16 @@ class Session(Handle, Generic[S]):
         """
         return self._writer.known.values
 
+    def checksum(self) -> str:
+        """Return the SHA-256 of the session's own fields in their canonical encoding, in hex.
+
+        A checkpoint of this state has the same one. It covers neither app:, user: and temp: names
+        nor labels, timers and the log. Who sees a part of the state gets that of this part. It is
+        computed when it is asked for, and kept until a field changes. Raises SessionCorrupt if an
+        event is damaged, SessionNotLoaded.
+        """
+        return self._writer.known.checksum()
+
     @property
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""

@@ -53,7 +53,7 @@ MORE: dict[type[Any], str] = {
     SessionHistory: "damaged checkpoint_seq last_checkpoint_at",
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
-    Session: "receipt prove isolation",
+    Session: "receipt prove isolation checksum",
     Limpet: """
         node drain reclaim acting_as each keys names learnings promote memory_of audit
         export_audit""",

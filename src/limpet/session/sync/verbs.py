@@ -341,6 +341,7 @@ class SyncSession(Facade[Session[S]], Generic[S], of=Session):
     memory: Attribute[SyncMemory]
     refresh = opening(Session[S].refresh)
     envelope = plain(Session[S].envelope)
+    checksum = plain(Session[S].checksum)
     read = blocking(Session[S].read)
     read_ids = blocking(Session[S].read_ids)
     follow = iterating(Session[S].follow)
