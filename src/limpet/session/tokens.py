@@ -139,8 +139,8 @@ class Tokens:
 
         It is valid for `lifetime`, at most 15 minutes, and only from `address` if one is given.
         Awaited, it is bound to the session that has this key now, or raises SessionNotFound,
-        SessionDeleted, SessionErased or SessionMoved. Without await it can be used as it is, and its first check
-        binds it. Every check decides who may use it. Raises InvalidInput.
+        SessionDeleted, SessionErased or SessionMoved. Without await it can be used as it is, and
+        its first check binds it. Every check decides who may use it. Raises InvalidInput.
         """
         if not isinstance(principal, Principal):
             raise InvalidInput(f"principal is a limpet.Principal, not {described(principal)}.")
@@ -257,7 +257,7 @@ class Tokens:
         signals = await self._usual(payload, uid, operation, address, now_us)
         await self._check_replay(payload, uid, nonce)
         needed = self.policy.scope_for(operation)
-        if needed not in payload.scope:
+        if needed is not None and needed not in payload.scope:
             of = str(Resource.of(payload.key))
             raise AccessDenied("access_denied", operation, of, scope=needed)
         rotated = None
