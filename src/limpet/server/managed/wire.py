@@ -424,8 +424,8 @@ def _is_repeatable(error: LimpetError, request: Request) -> bool:
 
 
 def _status(error: LimpetError) -> int:
-    """Return the HTTP status: 404 for foreign and missing alike, 400 for a conflict. A token without
-    the scope is of the session: 403."""
+    """Return the HTTP status: 404 for foreign and missing alike, 400 for a conflict. A token that
+    lacks a scope is of the session: 403."""
     if isinstance(error, AccessDenied):
         hides = error.action in ("read", "inspect") and error.scope is None
         return 404 if hides else 403
