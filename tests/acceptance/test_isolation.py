@@ -105,6 +105,7 @@ KEEPS: dict[str, Verb] = {
     "compact": lambda lp: lp.maintenance.compact(*KEY),
     "define": lambda lp: lp.session(*KEY).outcome.define("done"),
     "interrupt": lambda lp: lp.session(*KEY).interrupt(),
+    "resolution": lambda lp: lp.session(*KEY).append("user.resolution", {"request_id": "x"}),
 }
 OTHERS: dict[str, Verb] = {
     "complete": lambda lp: lp.session(*KEY).complete(),

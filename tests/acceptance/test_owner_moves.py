@@ -99,6 +99,67 @@ async def test_an_owner_moves_what_an_admin_has_moved_before() -> None:
             await ada[1].move(KEY, ada[0])
 
 
+async def _worked(turn: limpet.Turn) -> None:
+    """A turn with a step, an effect, an approval and a memory."""
+
+    async def done(n: int) -> int:
+        return n
+
+    await turn.step("look", done, n=1)
+    await turn.effect("pay", done, n=2)
+    await turn.say("paid")
+    await turn.append("order.placed", {"n": 1})
+    await turn.session.memory.session.put("likes", ["tea"])
+    if turn.inputs[0].data["text"] == "fail":
+        raise ValueError("no")
+
+
+async def test_an_owner_moves_what_a_worker_of_the_app_has_run() -> None:
+    """The worker enters with a key of its app, in whose name stands what runs record: spans, steps,
+    effects, errors, where it stands, and what it keeps beside the log."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(limpet.open("memory://")) for _ in range(2)]
+        ada, worker = [], []
+        for node, server in zip(("eu-1", "eu-2"), servers, strict=True):
+            ada.append(await _entered(stack, server, node, **OWNER))
+            worker.append(await _entered(stack, server, node, role="agent", app="support"))
+        await _new(ada[0])
+        for source, target in ((0, 1), (1, 0)):
+            s = await ada[source].get(KEY)
+            for text in ("go", "fail"):
+                await s.append("user.message", {"text": text})
+                await worker[source].wake(KEY, _worked)
+            await (await worker[source].get(KEY)).checkpoint(full=True)
+            moved = await ada[source].move(KEY, ada[target])
+            assert moved.success, moved
+        log = await (await ada[0].get(KEY)).read(limit=200)
+        of_keys = {e.type for e in log if e.actor.startswith("key:")}
+        assert {"span.started", "step.recorded", "effect.intended", "session.error"} < of_keys
+        assert (await servers[0].maintenance.verify()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [
+        ("user.message", {"text": "I allow it"}),
+        ("user.tool_confirmation", {"request_id": "r", "allow": True}),
+        ("order.placed", {"n": 1}),
+    ],
+)
+async def test_what_people_say_with_a_key_of_the_app_does_not_arrive(
+    type: str, data: dict[str, Any]
+) -> None:
+    """Nor what a program of the app recorded outside of a run: another store knows no such key."""
+    async with _servers(**OWNER) as (_, b, second), _forgery() as lp:
+        drafts = [
+            prepare(limpet.Draft(type=type, data=data), id="x1", actor="key:0123456789abcdef")
+        ]
+        await journal_of(lp).store.commit((Commit(KEY, tuple(drafts)),))
+        with pytest.raises(errors.AccessDenied):
+            await lp.move(KEY, b)
+        await _is_untouched(second)
+
+
 async def test_a_key_that_is_used_again_is_not_said_to_have_moved() -> None:
     """An object of the session that was deleted is told so, also by a server whose node is named:
     the session that has the key now is at home there."""

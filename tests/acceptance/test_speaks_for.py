@@ -85,6 +85,9 @@ async def test_only_the_sessions_own_user_is_spoken_for(backend: Backend) -> Non
         ("agent.message", "user:ada"),
         ("order.placed", "user:ada"),
         ("user.interrupt", "user:ada"),
+        ("user.tool_confirmation", "user:ada"),
+        ("user.custom_tool_result", "user:ada"),
+        ("user.resolution", "user:ada"),
     ):
         for data in (SAID, {**SAID, "via": "key:x"}):
             with pytest.raises((AccessDenied, InvalidEvent)) as denied:

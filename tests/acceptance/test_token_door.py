@@ -260,6 +260,27 @@ async def test_tokens_are_issued_rotated_and_revoked_by_routes(place: Place) -> 
     assert (await HttpDoor(place.url, x_api_key=other).post(elsewhere)).status == 404
 
 
+@pytest.mark.parametrize("scope", ["read", "write", "money"])
+async def test_a_token_of_any_scope_is_rotated_and_revoked(place: Place, scope: str) -> None:
+    """By whoever holds it; what its scope does not cover is refused, and the scope is named."""
+    door = place.door(await place.issue(scope=(scope,)))
+    rotated = await door.post(f"{ONE}/tokens/rotate")
+    assert rotated.status == 200, rotated.body
+    newer = place.door(rotated.body["token"])
+    for needed, reply in (
+        ("read", await newer.get(ONE)),
+        ("write", await newer.post(f"{ONE}/labels", {"labels": {"plan": "gold"}})),
+    ):
+        if needed == scope:
+            assert reply.status == 200, reply.body
+        else:
+            assert reply.status == 403
+            assert repr(needed) in reply.body["error"]["message"]
+            assert reply.body["error"]["details"]["scope"] == needed
+    assert (await newer.post(f"{ONE}/tokens/revoke")).status == 200
+    assert refusal(await newer.get(ONE)) == (401, "revoked_token")
+
+
 async def test_a_stream_ends_when_its_token_is_revoked(place: Place) -> None:
     """As it does when a key is."""
     token = await place.issue()

@@ -30,6 +30,7 @@ from limpet.errors import (
     KeysInvalid,
     RateLimited,
     RequestSuspicious,
+    SessionMoved,
     SessionNotFound,
     StoreClosed,
     StoreFull,
@@ -1176,3 +1177,24 @@ async def test_a_token_that_was_checked_is_refused_once_its_key_is_gone(
     signing_keys.add_signing_key(file)
     with pytest.raises(TokenInvalid):
         await tokens.check(token, operation="read")
+
+
+async def test_a_session_that_has_moved_away_has_no_tokens(lp: Limpet, signing: str) -> None:
+    """Its tokens are refused and not rotated, none is issued, and one that was not bound yet is
+    not; once the session is back they are good again."""
+    tokens = Tokens(lp, signing=signing)
+    s = await lp.create("support", "ada", "c1")
+    token, unbound = await tokens.issue(s.key, ADA), str(tokens.issue(s.key, ADA))
+    await tokens.check(token, operation="read")
+    async with limpet.open("memory://", node="elsewhere") as other:
+        assert (await lp.move(s.key, other)).success
+        for each in (token, unbound):
+            refused = await refusal(tokens, each)
+            assert (type(refused), "moved" in str(refused)) == (TokenSessionInvalid, True)
+            with pytest.raises(TokenSessionInvalid):
+                await tokens.rotate(each)
+        with pytest.raises(SessionMoved):
+            await tokens.issue(s.key, ADA)
+        assert (await other.move(s.key, lp)).success
+    await tokens.check(token, operation="read")
+    await tokens.check(await tokens.rotate(token), operation="read")

@@ -48,7 +48,7 @@ from limpet.session.runs.delegation import end_delegation
 from limpet.session.runs.setup import inherited_tools, tool_names
 from limpet.session.services import Services
 from limpet.session.session import Session
-from limpet.session.writer import writer_of
+from limpet.session.writer import acting_agent, writer_of
 
 if TYPE_CHECKING:
     from limpet.runtime.turn_log import TurnLog
@@ -133,7 +133,9 @@ def _first(
     if tools is None and usable_tools(head.facts) is not None:
         tools = []  # it uses what it is given, as its parent does
     drafts: list[Draft] = [children.delegated(head.key, head.uid, turn.id, depth, tools)]
-    drafts += inherited_tools(head, tools or (), turn.worker_permissions)
+    drafts += inherited_tools(
+        head, tools or (), turn.worker_permissions, acting_agent(writer_of(turn.session))
+    )
     if budget is not None:
         drafts.append(budgets.granted(budget))
     data = {"text": message} if isinstance(message, str) else dict(message)
@@ -156,7 +158,7 @@ def _creation(
         migrations=None,
         untyped=False,
         reuse_deleted=False,
-        isolation=child_isolation(parent.head.facts, key.id),
+        isolation=child_isolation(parent.head.facts, key),
         field_policies=child_policies(parent.head.facts, fields or ()),
     )
     return new.commit(tuple([writer.journal.prepare(draft, actor) for draft in first]))

@@ -7,7 +7,15 @@ deterministic belongs into `step` or `stream`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -25,6 +33,7 @@ from limpet.model import (
     traced,
     unfit,
 )
+from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
@@ -71,7 +80,7 @@ from limpet.session.runs.setup import (
     strictest_of,
 )
 from limpet.session.session import Session
-from limpet.session.writer import writer_of
+from limpet.session.writer import acting_agent, writer_of
 
 # They wake a session, and are processed, but no turn is about them.
 CONTROL: Final = frozenset((INTERRUPT, *ANSWERS, FEEDBACK))
@@ -132,15 +141,23 @@ class Turn:
     @property
     def permissions(self) -> Mapping[str, Permission]:
         """The permissions of the worker and of the session's setup by tool; `*` is every other."""
-        return permissions_within(self.run.permissions, usable_tools(self.session.head.facts))
+        facts = self.session.head.facts
+        return permissions_within(self.run.permissions, usable_tools(facts), self._own_tools)
 
     def permission(self, tool: str) -> Permission:
         """Return always_allow, always_ask or deny. If the session has bound tools, every other tool
-        is denied, apart from managed tools.
+        is denied, apart from managed tools; if its isolation names tools of the agent, every other
+        one.
 
         Raises InvalidInput for a malformed name.
         """
-        return permission_within(self.run.permissions, usable_tools(self.session.head.facts), tool)
+        usable = usable_tools(self.session.head.facts)
+        return permission_within(self.run.permissions, usable, tool, self._own_tools)
+
+    @property
+    def _own_tools(self) -> Collection[str] | None:
+        """The tools that the session keeps for the agent of this turn; None: all."""
+        return agent_tools(self.session.head.facts, acting_agent(writer_of(self.session)))
 
     # --- what is recorded ------------------------------------------------------------------------
 
@@ -667,6 +684,9 @@ class Turn:
 
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments that a tool may use; ask first if needed. Raises ToolDenied."""
+        own = self._own_tools
+        if own is not None and name not in own:
+            raise ToolDenied(name, "it is not a tool of this agent")
         with self.run.working():
             return await self._permitted(name, args)
 

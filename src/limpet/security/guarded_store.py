@@ -91,7 +91,7 @@ from limpet.model.facts.running.children import (
     created_id,
     works_for,
 )
-from limpet.model.facts.running.requests import CONFIRMATION, CUSTOM_RESULT
+from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.runs import (
     INTERRUPT,
     SPAN_COMPLETED,
@@ -201,8 +201,8 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
     **dict.fromkeys(MOVES, "move"),
 }
-# The words of a user to the runs of their session: approvals, answers of tools, goals.
-_STEERING: Final = frozenset({CONFIRMATION, CUSTOM_RESULT, INTERRUPT, DEFINED})
+# The words of a user to the runs of their session: approvals, answers, resolutions, goals.
+_STEERING: Final = frozenset({*ANSWERS, INTERRUPT, DEFINED})
 _NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE})
 
 
@@ -849,8 +849,11 @@ class GuardedStore:
                 await self._check_arriving(draft, session, head)
         for draft in events:
             carried = draft.type in _CARRIED or part == CHECKPOINTS_PART
-            if not (carried and draft.actor.startswith("key:")):
-                await self._check_brought_by(draft.actor, resource)
+            if carried and draft.actor.startswith("key:"):
+                continue
+            if _is_of_runs(draft.type) and not draft.actor.startswith("user:"):
+                continue  # a worker enters with a key of its app, by which another store knows it
+            await self._check_brought_by(draft.actor, resource)
 
     async def _check_brought_by(self, actor: str, resource: Resource) -> None:
         """Raise AccessDenied if an event of another store is said to be by somebody else: only an
@@ -2025,6 +2028,12 @@ def _is_appended(draft: Prepared) -> bool:
     if draft.type.startswith(RESERVED):
         return draft.type.startswith("state.")
     return draft.type not in _STEERING
+
+
+def _is_of_runs(type: str) -> bool:
+    """True of what runs of a session record, and their agents: not of what people say, decide and
+    permit, where it matters who did."""
+    return type.startswith(("agent.", *RESERVED)) and type not in _ACTIONS
 
 
 # The events by which a child notifies its parent of its end.

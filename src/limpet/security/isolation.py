@@ -17,7 +17,7 @@ import msgspec
 
 from limpet.errors import Denial
 from limpet.model import EMPTY, Facts, Head, scope_of
-from limpet.model.facts.isolation import field_policies_in
+from limpet.model.facts.isolation import agent_tools, field_policies_in
 from limpet.model.facts.running.children import works_for
 from limpet.model.facts.running.setup import agent_in
 from limpet.security.access import ALLOWED, Action, Decision, Principal, Resource
@@ -51,6 +51,10 @@ class IsolationRules:
         denial = _session_denial(principal, action, head)
         if denial is None and resource.kind == "field" and resource.name is not None:
             denial = field_denial(principal, action, resource.name, head)
+        if denial is None and resource.kind == "tool" and action == "tool":
+            own = agent_tools(head.facts, principal.id)
+            if own is not None and resource.name not in own:
+                denial = "agent_write_denied"
         if denial is None:
             return ALLOWED
         return Decision(False, denial, f"isolation.{_model(head.facts)}")

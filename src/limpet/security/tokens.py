@@ -30,6 +30,10 @@ _READS: Final = frozenset({"read", "inspect", "audit"})
 Rate: TypeAlias = int | tuple[int, timedelta]  # so many a minute, or in so long a time
 
 
+# What whoever holds a token may do with it, in any scope.
+OF_HOLDERS: Final = frozenset({"rotate_token", "revoke_token"})
+
+
 class TokenPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for requests with tokens.
 
@@ -75,8 +79,10 @@ class TokenPolicy(msgspec.Struct, frozen=True, kw_only=True):
             rate = rate.get(operation, rate.get("*"))
         return None if rate is None else _window(rate)
 
-    def scope_for(self, operation: str) -> str:
-        """The scope that a token needs for this operation."""
+    def scope_for(self, operation: str) -> str | None:
+        """The scope that a token needs for this operation; None: its holder needs none."""
+        if operation in OF_HOLDERS and operation not in self.scopes:
+            return None
         return self.scopes.get(operation, "read" if operation in _READS else "write")
 
 

@@ -113,6 +113,8 @@ def error_form(error: LimpetError, request_id: str, *, status: int | None = None
         details |= {"conflicting_memory_id": error.memory, "conflicting_path": error.path}
     if isinstance(error, TokenError):
         details["audit_code"] = error.audit_code
+    if isinstance(error, AccessDenied) and error.scope is not None:
+        details["scope"] = error.scope
     details["docs"] = f"{ERRORS_PATH}#{error.code}"
     said: Json = {"type": _type(error, status), "message": _message(error), "details": details}
     return {"type": "error", "error": said, "request_id": request_id}
@@ -140,9 +142,10 @@ def _is_repeatable(error: LimpetError, scope: Scope) -> bool:
 
 def wire_status(error: LimpetError) -> int:
     """Return the HTTP status of a route about sessions: 404 for foreign and missing alike, 400 for
-    a conflict."""
+    a conflict. A token that lacks a scope is of the session: 403."""
     if isinstance(error, AccessDenied):
-        return 404 if error.action in ("read", "inspect") else 403
+        hides = error.action in ("read", "inspect") and error.scope is None
+        return 404 if hides else 403
     if isinstance(error, _GONE):
         return 404
     if isinstance(error, _CONFLICTS):

@@ -16,7 +16,7 @@ import msgspec
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Commit, DefaultActor, Prepared, scope_of
 from limpet.model.facts.creation import created
-from limpet.model.facts.isolation import Isolation
+from limpet.model.facts.isolation import InheritedIsolation, Isolation
 from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.running.budgets import Budget, budget_of, granted
 from limpet.model.facts.timeouts import Timeouts
@@ -73,7 +73,7 @@ def creation(
     phase: Phase = ACTIVE,
     timeouts: Timeouts | None = None,
     setup: Mapping[str, Any] = EMPTY,
-    isolation: Isolation | None = None,
+    isolation: Isolation | InheritedIsolation | None = None,
     field_policies: Mapping[str, Any] = EMPTY,
 ) -> Creation:
     """Check everything that has to hold before a session is created. Raises InvalidInput.

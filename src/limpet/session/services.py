@@ -154,6 +154,13 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         await self.guard.check_actor(by, Resource.of(key))
         return by
 
+    def agent(self, actor: str | None) -> str | None:
+        """Return who uses a session, as its isolation names agents: the principal, here or at a
+        server, or else the actor."""
+        if self.guard is not None:
+            return self.guard.principal.id
+        return self.journal.bound_actor(None) or actor
+
     @property
     def _guarded(self) -> GuardedStore:
         store: GuardedStore = self.journal.store  # type: ignore[assignment]  # there is a guard

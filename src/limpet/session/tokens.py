@@ -38,6 +38,7 @@ from limpet.errors import (
     TokenUserMismatch,
 )
 from limpet.model import Head, Key, described, to_time, unfit
+from limpet.model.facts.moves import check_here, departure
 from limpet.model.facts.phases import TERMINAL, archive_place, phase
 from limpet.security.access import Principal, Resource
 from limpet.security.request_limits import RateLimits, Recent, RequestHistory, digest
@@ -138,8 +139,8 @@ class Tokens:
 
         It is valid for `lifetime`, at most 15 minutes, and only from `address` if one is given.
         Awaited, it is bound to the session that has this key now, or raises SessionNotFound,
-        SessionDeleted or SessionErased. Without await it can be used as it is, and its first check
-        binds it. Every check decides who may use it. Raises InvalidInput.
+        SessionDeleted, SessionErased or SessionMoved. Without await it can be used as it is, and
+        its first check binds it. Every check decides who may use it. Raises InvalidInput.
         """
         if not isinstance(principal, Principal):
             raise InvalidInput(f"principal is a limpet.Principal, not {described(principal)}.")
@@ -256,7 +257,7 @@ class Tokens:
         signals = await self._usual(payload, uid, operation, address, now_us)
         await self._check_replay(payload, uid, nonce)
         needed = self.policy.scope_for(operation)
-        if needed not in payload.scope:
+        if needed is not None and needed not in payload.scope:
             of = str(Resource.of(payload.key))
             raise AccessDenied("access_denied", operation, of, scope=needed)
         rotated = None
@@ -283,6 +284,8 @@ class Tokens:
             raise TokenSessionInvalid("is not there any more") from None
         if not await self._is_bound(payload, head):
             raise TokenSessionInvalid("was replaced by another one")
+        if departure(head.facts) is not None:
+            raise TokenSessionInvalid("has moved to another node")
         if phase(head.facts) in TERMINAL and payload.role not in _READERS:
             raise TokenSessionInvalid(f"is {phase(head.facts)}")
         return head
@@ -366,6 +369,7 @@ class Tokens:
     async def _name_session(self, payload: TokenPayload) -> str:
         """The token of a payload, with the session that has its key now."""
         head = await self._head(payload.key)
+        check_here(head.key, head.facts)
         return self._keys.sign(replace(payload, uid=uid_of(head), after=None))
 
     # --- the store -------------------------------------------------------------------------------

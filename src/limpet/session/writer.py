@@ -56,6 +56,11 @@ _TAIL: Final = 20  # events that a refresh between two tries brings
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
+def acting_agent(writer: Writer) -> str | None:
+    """Return the agent that uses a session through an object: see `Services.agent`."""
+    return writer.services.agent(writer.actor_or_none(None))
+
+
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
 

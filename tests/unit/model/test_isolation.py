@@ -84,8 +84,9 @@ def test_forks_children_and_stubs_have_it(isolation: Isolation) -> None:
     assert fork.isolation == isolation
     assert fork.indexed_labels == head.indexed_labels
     assert field_policies_in(fork.facts) == {"n": {"read": ["owner"]}}
-    child = child_isolation(head.facts, "child-1")
-    assert child == msgspec.structs.replace(isolation, task="child-1")
+    key = Key("support", "ada", "child-1")
+    child = folded(created(key, isolation=child_isolation(head.facts, key))).head
+    assert child.isolation == msgspec.structs.replace(isolation, task="child-1")
     kept = folded(stub(head, "place", 1, "sum")).head
     assert (kept.isolation, kept.indexed_labels) == (isolation, head.indexed_labels)
     assert field_policies_in(kept.facts) == {"n": {"read": ["owner"]}}

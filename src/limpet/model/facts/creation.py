@@ -24,7 +24,7 @@ def created(
     phase: phases.Phase = phases.ACTIVE,
     limits: timeouts.Timeouts | None = None,
     setup: Mapping[str, Any] = EMPTY,
-    isolation: of_isolation.Isolation | None = None,
+    isolation: of_isolation.Isolation | of_isolation.InheritedIsolation | None = None,
     field_policies: Mapping[str, Any] = EMPTY,
     actor: str | None = None,
 ) -> Fact:

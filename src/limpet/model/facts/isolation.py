@@ -10,8 +10,8 @@ This module says what was decided. `limpet.security.isolation` holds principals 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -44,11 +44,13 @@ class FieldAccess(msgspec.Struct, frozen=True):
     """The fields of a session that an agent may write and read: `FieldAccess(owns=("review",))`.
 
     It may read and write the fields it `owns`, and read those in `reads`; it cannot see any other
-    field. Names are state names, including `app:` and `user:` names.
+    field. Names are state names, including `app:` and `user:` names. `tools` are the names of the
+    tools that it may use, managed ones too; None: all that the session has.
     """
 
     owns: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for member in ("owns", "reads"):
@@ -60,6 +62,13 @@ class FieldAccess(msgspec.Struct, frozen=True):
                     raise InvalidInput(f"{name!r} is never stored, so nobody owns or reads it.")
             _check_count(f"fields that an agent {member}", len(names), ISOLATED_FIELDS_MAX)
             msgspec.structs.force_setattr(self, member, names)
+        if self.tools is not None:
+            tools = _texts("the tools of an agent", self.tools)
+            for name in tools:
+                if reason := unfit(name, NAME_CHARS_MAX):
+                    raise InvalidInput(f"the tool {name!r} of an agent {reason}.")
+            _check_count("tools of an agent", len(tools), ISOLATED_FIELDS_MAX)
+            msgspec.structs.force_setattr(self, "tools", tools)
 
 
 class Isolation(msgspec.Struct, frozen=True):
@@ -113,10 +122,18 @@ class Isolation(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "agents", FrozenDict(self.agents))
 
 
-def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
+class InheritedIsolation(NamedTuple):
+    """The isolation of a child, as it is stored: with what a later release has added to it."""
+
+    stored: Mapping[str, Any]
+
+
+def isolation_data(isolation: Isolation | InheritedIsolation | None, key: Key) -> dict[str, Any]:
     """The isolation of a session in the form of event data; empty if it is the usual one."""
     if isolation is None:
         return {}
+    if isinstance(isolation, InheritedIsolation):
+        return dict(isolation.stored)
     if not isinstance(isolation, Isolation):
         raise InvalidInput(f"isolation is a limpet.Isolation, not {described(isolation)}.")
     data: dict[str, Any] = {}
@@ -133,11 +150,13 @@ def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
     if isolation.siblings:
         data["siblings"] = True
     if isolation.agents:
-        data["agents"] = {
-            agent: {"owns": list(fields.owns), "reads": list(fields.reads)}
-            for agent, fields in isolation.agents.items()
-        }
+        data["agents"] = {agent: _agent_data(of) for agent, of in isolation.agents.items()}
     return data
+
+
+def _agent_data(of: FieldAccess) -> dict[str, Any]:
+    data: dict[str, Any] = {"owns": list(of.owns), "reads": list(of.reads)}
+    return data if of.tools is None else {**data, "tools": list(of.tools)}
 
 
 def isolation_in(facts: Facts) -> Isolation:
@@ -146,18 +165,34 @@ def isolation_in(facts: Facts) -> Isolation:
     if isolation is None:
         return _USUAL
     agents = {
-        agent: FieldAccess(tuple(fields.get("owns", ())), tuple(fields.get("reads", ())))
-        for agent, fields in isolation.get("agents", EMPTY).items()
+        agent: FieldAccess(
+            tuple(of.get("owns", ())),
+            tuple(of.get("reads", ())),
+            None if of.get("tools") is None else tuple(of["tools"]),
+        )
+        for agent, of in isolation.get("agents", EMPTY).items()
     }
     model, users = isolation.get("model", "per_user"), tuple(isolation.get("users", ()))
     siblings = isolation.get("siblings", False)
     return Isolation(model, users, isolation.get("task"), FrozenDict(agents), siblings)
 
 
-def child_isolation(facts: Facts, id: str) -> Isolation:
+def agent_tools(facts: Facts, agent: str | None) -> Collection[str] | None:
+    """Return the tools that a session keeps for this agent; None if it says nothing of them."""
+    of = facts.get("isolation", EMPTY).get("agents", EMPTY).get(agent, EMPTY)
+    tools: Collection[str] | None = of.get("tools")
+    return tools
+
+
+def child_isolation(facts: Facts, key: Key) -> InheritedIsolation:
     """The isolation of a child of a session with these facts: the same, and a task of its own,
     since no other child has this id."""
-    return msgspec.structs.replace(isolation_in(facts), task=id)
+    kept: Mapping[str, Any] = facts.get("isolation", EMPTY)
+    made = isolation_data(msgspec.structs.replace(isolation_in(facts), task=key.id), key)
+    if "agents" in made:
+        agents = made["agents"]
+        made["agents"] = {name: {**kept["agents"][name], **agents[name]} for name in agents}
+    return InheritedIsolation({**kept, **made})
 
 
 def child_policies(facts: Facts, fields: Iterable[str]) -> dict[str, Any]:

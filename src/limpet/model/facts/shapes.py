@@ -112,10 +112,14 @@ _NAMES: Final = Annotated[list[Name], Meta(max_length=isolation.ISOLATED_FIELDS_
 _ISOLATION: Final = shape(
     {
         "model": isolation.IsolationModel,
+        "listed": bool,
+        "siblings": bool,
         "users": Annotated[list[KeyPart], Meta(max_length=isolation.ISOLATED_USERS_MAX)],
         "task": LabelValue,
         "agents": table(
-            shape({"owns": _NAMES, "reads": _NAMES}), isolation.ISOLATED_AGENTS_MAX, names=Actor
+            shape({"owns": _NAMES, "reads": _NAMES, "tools": _NAMES}),
+            isolation.ISOLATED_AGENTS_MAX,
+            names=Actor,
         ),
     }
 )

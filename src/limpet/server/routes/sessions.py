@@ -141,8 +141,9 @@ class RelateSession(msgspec.Struct):
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    def at(method: str, path: str, act: Any) -> BaseRoute:
-        return endpoint(service, f"/limpet/v1/sessions/{{session_id}}{path}", method, act)
+    def at(method: str, path: str, act: Any, operation: str | None = None) -> BaseRoute:
+        whole = f"/limpet/v1/sessions/{{session_id}}{path}"
+        return endpoint(service, whole, method, act, operation=operation)
 
     return [
         at("GET", "", show),
@@ -163,8 +164,8 @@ def routes(service: Service) -> list[BaseRoute]:
         at("POST", "/labels", label),
         at("GET", "/events/stream", stream),
         at("POST", "/tokens", issue_token),
-        at("POST", "/tokens/rotate", rotate_token),
-        at("POST", "/tokens/revoke", revoke_token),
+        at("POST", "/tokens/rotate", rotate_token, "rotate_token"),
+        at("POST", "/tokens/revoke", revoke_token, "revoke_token"),
     ]
 
 

@@ -29,7 +29,18 @@ from limpet.errors import (
     ToolDenied,
     ToolLocked,
 )
-from limpet.model import EMPTY, DefaultActor, Fact, Facts, Key, Lease, described, name_part
+from limpet.model import (
+    EMPTY,
+    DefaultActor,
+    Fact,
+    Facts,
+    FrozenDict,
+    Key,
+    Lease,
+    described,
+    name_part,
+)
+from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.migrations import SchemaVersion
 from limpet.session.arguments import check_lease_seconds
@@ -37,7 +48,7 @@ from limpet.session.documents import Internal
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
-from limpet.session.writer import Handle, writer_of
+from limpet.session.writer import Handle, acting_agent, writer_of
 from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
 
@@ -310,8 +321,13 @@ class ToolUse:
         """Return why the session's binding does not have this tool; None if it has."""
         facts = self._session.head.facts
         usable = usable_tools(facts)
-        if usable is None or name in usable:
+        own = agent_tools(facts, agent := acting_agent(writer_of(self._session)))
+        if usable is None:
             return None
+        if name in usable:
+            if own is None or name in own:
+                return None
+            return f"the session keeps it from {agent}"
         if name in degraded_in(facts):
             return "the session was bound without it: it was not available, or not authorized"
         return "the session has not bound it"
@@ -480,8 +496,14 @@ class SessionTools:
 
     @property
     def bound(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the bound tools by name: version, required, permission and so on."""
-        return tools_in(writer_of(self._session).known.head.facts)
+        """Return the bound tools by name: version, required, permission and so on. An agent with
+        tools of its own sees those."""
+        writer = writer_of(self._session)
+        facts = writer.known.head.facts
+        own, tools = agent_tools(facts, acting_agent(writer)), tools_in(facts)
+        if own is None:
+            return tools
+        return FrozenDict({name: kept for name, kept in tools.items() if name in own})
 
     async def bind(
         self,

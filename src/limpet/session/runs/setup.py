@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
-from limpet.model import Event, Fact, Head, described
+from limpet.model import Event, Fact, Facts, Head, described
+from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running.setup import (
     Setup,
     SetupChange,
     attached,
+    is_usable,
     setup_in,
     tools_bound,
     tools_in,
@@ -149,7 +151,12 @@ class SessionSetup:
         denied, apart from managed tools. Raises SessionNotFound.
         """
         facts = (await head_now(self._writer)).facts
-        return permissions_within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
+        said = await self._permissions_in(setup_in(facts))
+        return permissions_within(said, usable_tools(facts), self._own_tools(facts))
+
+    def _own_tools(self, facts: Facts) -> Collection[str] | None:
+        writer = self._writer
+        return agent_tools(facts, writer.services.agent(writer.actor_or_none(None)))
 
     async def check_permission(self, tool: str) -> Permission:
         """Return always_allow, always_ask or deny for one tool. Raises SessionNotFound."""
@@ -157,7 +164,7 @@ class SessionSetup:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
         facts = (await head_now(self._writer)).facts
         said = await self._permissions_in(setup_in(facts))
-        return permission_within(said, usable_tools(facts), tool)
+        return permission_within(said, usable_tools(facts), tool, self._own_tools(facts))
 
     async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
         said: list[Mapping[str, Any]] = [limits_of(setup)]
@@ -290,21 +297,33 @@ def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
 
 
 def permission_within(
-    said: Mapping[str, Any], usable: Collection[str] | None, tool: str
+    said: Mapping[str, Any],
+    usable: Collection[str] | None,
+    tool: str,
+    own: Collection[str] | None = None,
 ) -> Permission:
-    """Return the permission of a tool where only these are `usable`: see `usable_tools`."""
+    """Return the permission of a tool where only these are `usable` (see `usable_tools`), and of
+    those, and of managed tools, only those that are the agent's `own`."""
+    if own is not None and tool not in own:
+        return "deny"
     if usable is not None and tool not in usable and tool not in MANAGED_TOOLS:
         return "deny"
     return permission_for(said, tool)
 
 
 def permissions_within(
-    said: Mapping[str, Any], usable: Collection[str] | None
+    said: Mapping[str, Any],
+    usable: Collection[str] | None,
+    own: Collection[str] | None = None,
 ) -> dict[str, Permission]:
-    """Return the permissions by tool; every other one is denied if only these are usable."""
-    if usable is None:
-        return dict(said)
-    return strictest(said, {**dict.fromkeys(usable, "always_allow"), ALL_TOOLS: "deny"})
+    """Return the permissions by tool; every other one is denied if only these are usable, or the
+    agent's `own`."""
+    permissions = dict(said)
+    for names in (usable, own):
+        if names is not None:
+            only = {**dict.fromkeys(names, "always_allow"), ALL_TOOLS: "deny"}
+            permissions = strictest(permissions, only)
+    return permissions
 
 
 # --- vaults ---------------------------------------------------------------------------------------
@@ -360,17 +379,17 @@ def _refers(value: Any) -> bool:
 
 
 def inherited_tools(
-    parent: Head, names: Iterable[str], of_worker: Mapping[str, Permission]
+    parent: Head, names: Iterable[str], of_worker: Mapping[str, Permission], agent: str | None
 ) -> list[Fact]:
     """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
-    for a tool that its parent does not have.
+    for a tool that its parent, or the parent's agent, does not have.
 
     `of_worker` are the permissions of the worker that runs the parent.
     """
     facts = parent.facts
-    bound, usable = tools_in(facts), usable_tools(facts)
+    bound = tools_in(facts)
     for name in names:
-        if usable is not None and name not in usable:
+        if not is_usable(facts, name, agent):
             raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
     drafts = []
     if "tools" in facts:  # an empty binding too: without one, a child could use everything

@@ -34,7 +34,13 @@ from limpet.model import (
     described,
     scope_of,
 )
-from limpet.model.facts.isolation import Isolation, child_isolation, child_policies, isolation_in
+from limpet.model.facts.isolation import (
+    InheritedIsolation,
+    Isolation,
+    child_isolation,
+    child_policies,
+    isolation_in,
+)
 from limpet.model.facts.moves import DEPARTED
 from limpet.model.facts.phases import ACTIVE, INIT, TERMINAL
 from limpet.model.facts.retention import RETENTION_SET, retention_in
@@ -98,7 +104,8 @@ async def spawn(
     new = _creation(services, head, key, _copied(loaded, names), actor)
     by = new.draft.actor
     amount = None if lent is None else budgets.amount(lent.cost, lent.tokens)
-    first = _first(head, data, wanted, lent, amount, task_hash)
+    agent = services.agent(actor)
+    first = _first(head, data, wanted, lent, amount, task_hash, agent)
     drafts = (new.draft, *[journal.prepare(draft, by) for draft in first])
     made = journal.prepare(child_spawned(key, new.draft.id, task_hash, amount), by)
     begun = Commit(key, drafts, 0)
@@ -192,9 +199,9 @@ def _creation(
 ) -> Creation:
     """The child's first event: in a task of its own, and with all that its parent is held by."""
     facts = parent.facts
-    isolation = child_isolation(facts, key.id)
-    if isolation_in(facts).model != "per_agent":  # which keeps tasks apart, too
-        isolation = Isolation("per_task", isolation.users, key.id)
+    isolation: Isolation | InheritedIsolation = child_isolation(facts, key)
+    if (of := isolation_in(facts)).model != "per_agent":  # which keeps tasks apart, too
+        isolation = Isolation("per_task", of.users, key.id)
     setup = {name: facts[name] for name in ("agent", "environment") if name in facts}
     return creation(
         services,
@@ -221,6 +228,7 @@ def _first(
     budget: Budget | None,
     lent: Amount | None,
     task_hash: str,
+    agent: str | None,
 ) -> list[Draft]:
     """The events after it: its parent, tools, retention and budget, and its task."""
     spawned: dict[str, Any] = {"task_hash": task_hash}
@@ -229,7 +237,7 @@ def _first(
     depth = children.depth(parent.facts) + 1
     drafts: list[Draft] = [
         children.delegated(parent.key, parent.uid, None, depth, tools, spawned=spawned),
-        *inherited_tools(parent, tools, EMPTY),
+        *inherited_tools(parent, tools, EMPTY, agent),
     ]
     if (retention := retention_in(parent.facts)) is not None:
         drafts.append(Fact(type=RETENTION_SET, data={"retention": dict(retention)}))

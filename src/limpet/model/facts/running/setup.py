@@ -15,6 +15,7 @@ import msgspec
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
+from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
@@ -133,6 +134,12 @@ def usable_tools(facts: Facts) -> Collection[str] | None:
         return tools_in(facts)
     given: Collection[str] | None = (delegation(facts) or EMPTY).get("tools", facts.get("given"))
     return given
+
+
+def is_usable(facts: Facts, name: str, agent: str | None) -> bool:
+    """True if a session may use this tool, and so may this agent of it."""
+    usable, own = usable_tools(facts), agent_tools(facts, agent)
+    return (usable is None or name in usable) and (own is None or name in own)
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
