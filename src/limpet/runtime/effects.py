@@ -294,6 +294,7 @@ class EffectCall:
 
     async def _tried(self, held: HeldTool | None = None) -> Any:
         effect, turn = self._effect, self._turn
+        turn.check_budget()
         self._tries += 1
         self._acts = True
         drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]
