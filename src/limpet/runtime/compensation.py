@@ -223,7 +223,13 @@ class EndedWake:
         result: runs.SpanResult = "success" if is_whole else "error"
         for left in reversed(range(_CLOSE_TRIES)):
             last = runs.wake_completed(
-                log.wake_id, log.turn_id, result, fence=self._lease.fence, error=why, name="finish"
+                log.wake_id,
+                log.turn_id,
+                result,
+                fence=self._lease.fence,
+                error=why,
+                name="finish",
+                compute_us=max(0, writer_of(session).journal.now_us() - self._lease.claimed_us),
             )
             drafts = log.closing(*self._last, last)
             try:

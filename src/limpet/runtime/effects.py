@@ -399,6 +399,7 @@ class EffectCall:
     async def _intend(self) -> None:
         """Record the intent of the next try."""
         effect, turn = self._effect, self._turn
+        turn.check_budget()
         self._tries += 1
         self._acts = True
         drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]

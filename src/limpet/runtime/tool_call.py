@@ -96,7 +96,7 @@ class ToolUseCall:
             done = await self._result_elsewhere()
         if done is not None:
             return ToolResult(done.data["output"], done.data.get("is_error", False))
-        budgets.check_overdrawn(turn.session.head.facts)
+        turn.check_budget()
         with turn.traced("tool", call.name, call=call.provider_id or call.id) as notes:
             try:
                 result = await self._ran()

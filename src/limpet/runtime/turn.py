@@ -666,7 +666,7 @@ class Turn:
     def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
         """Reserve for one call, which settles it with its record. Raises BudgetReached if the
         session has spent more than it may."""
-        budgets.check_overdrawn(self.session.head.facts)
+        self.run.check_budget()
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return Reservation(self.run, of, identity(id, "reserve", self.wake_id))
 

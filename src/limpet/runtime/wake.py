@@ -519,7 +519,12 @@ class Wake:
         done: list[Draft] = [processed(start.control)] if start.control else []
         done.append(
             runs.wake_completed(
-                self._wake_id, start.turn_id, "success", fence=self.lease.fence, name="settle"
+                self._wake_id,
+                start.turn_id,
+                "success",
+                fence=self.lease.fence,
+                name="settle",
+                compute_us=held_us(self.session, self.lease),
             )
         )
         interrupted = start.why == "interrupt"
@@ -670,6 +675,9 @@ class Wake:
         end = WakeEnd("budget_reached", "error", str(error), drafts=[failed])
         if ChildEnd.of(self.session, end.stop_reason, None) is None:
             facts, asked = self.session.head.facts, error.amount
+            if error.name == "compute_seconds":  # with this wake, which is counted as it ends
+                end.needs = {budgets.COMPUTE: 1}
+                return end
             lacking = budgets.lacking(facts)
             end.needs = lacking if asked is None else budgets.needed(error.name, asked)
             if budgets.is_enough(facts, end.needs):
@@ -1009,7 +1017,13 @@ async def _settle_dead_run(session: Session[Any], turn: FrozenDict, lease: Lease
         counts = lease.expired is None and not got_on
         drafts.append(runs.failed(DEATH, DIED, turn["attempt"], counts=counts))
     end = runs.wake_completed(
-        turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED, got_on=got_on
+        turn["span"],
+        turn["id"],
+        "error",
+        fence=lease.fence - 1,
+        error=DIED,
+        got_on=got_on,
+        compute_us=_died_after_us(events, turn["span"], lease),
     )
     return _DeadRun(records, deaths, [*drafts, end])
 
@@ -1035,6 +1049,17 @@ def _death_of(lease: Lease, deaths: int, attempt: int = 1) -> Draft:
     at_us = lease.expired.leased_us + delay_us(deaths + 1)
     retry_us = at_us if at_us > lease.claimed_us else None
     return runs.failed(DEATH, DIED, attempt, retry_us=retry_us, counts=False, death=_kind_of(lease))
+
+
+def _died_after_us(events: Sequence[Event], span: str, lease: Lease) -> int:
+    """Return for how long a run that died had the session, as its lease shows."""
+    if lease.expired is None:
+        return 0
+    for event in events:
+        if event.type == runs.SPAN_STARTED and event.data and event.data.get("span_id") == span:
+            until_us = lease.expired.until_us
+            return max(0, until_us - int(event.data.get("claimed_us", until_us)))
+    return 0
 
 
 def _is_read_first(lease: Lease) -> bool:
@@ -1170,6 +1195,11 @@ async def close_wake(log: TurnLog, start: WakeStart, end: WakeEnd, lease: Lease)
             await session.refresh()
 
 
+def held_us(session: Session[Any], lease: Lease) -> int:
+    """Return for how long this wake has had the session by now."""
+    return max(0, writer_of(session).journal.now_us() - lease.claimed_us)
+
+
 def _processed_seqs(start: WakeStart) -> list[int]:
     """The seqs of the inputs, answers and ends of children that the turn has dealt with."""
     records, inputs = start.records, [event.seq for event in start.inputs]
@@ -1190,7 +1220,12 @@ def _closing_drafts(
         drafts.insert(0, timers_taken(start.timers))
     drafts.append(
         runs.wake_completed(
-            log.wake_id, log.turn_id, end.result, fence=lease.fence, error=end.error
+            log.wake_id,
+            log.turn_id,
+            end.result,
+            fence=lease.fence,
+            error=end.error,
+            compute_us=held_us(log.session, lease),
         )
     )
     was = "running" if log.is_begun else runs.waiting_status(log.session.head.facts)

@@ -196,7 +196,10 @@ class StoreWork:
             raise InvalidInput("requeue takes the whole key of a session: app, user and id.")
         if reason is not None and reason not in REASONS:
             raise InvalidInput(f"reason is 'died' or 'raised', not {described(reason)}.")
-        query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
+        if check_sessions(app) is None:
+            query = Query(ready="dead")
+        else:
+            query = Query(app=app, labels=FrozenDict({DEAD: "yes"}))
         count, cursor = 0, None
         while True:
             page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)

@@ -154,10 +154,12 @@ _RUN: Final = shape(
         "fence": Count,
         "interrupt": Seq | None,
         "redirect": Seq | None,
-        "needs": shape({"cost": Sum | None, "tokens": Sum | None}, since_us=Time) | None,
+        "needs": shape(dict.fromkeys(("cost", "tokens", "compute_us"), Sum | None), since_us=Time)
+        | None,
         "error": dict[str, Any],
         "dead": dict[str, Any],
         "requeued": bool | None,
+        "deaths": shape(shared=Count, alone=Count, at_us=Time) | None,
     }
 )
 _REQUEST: Final = shape(
@@ -190,6 +192,7 @@ _BUDGET: Final = shape(
     {
         "cost": Sum | None,
         "tokens": Sum | None,
+        "compute_us": Sum | None,
         "reserved": dict[str, tuple[Sum, Sum]],
         "lent": dict[str, _Loan],
         "gone": tuple[Sum, Sum] | None,
@@ -242,7 +245,9 @@ _FACTS: Final = shape(
         "degraded": dict[str, dict[str, Any]],
         "given": list[str],
         "usage": shape(
-            dict.fromkeys(("turns", "input", "output", "cache_read", "cost", "other"), Sum)
+            dict.fromkeys(
+                ("turns", "input", "output", "cache_read", "cost", "other", "compute_us"), Sum
+            )
         )
         | None,
         "budget": _BUDGET | None,

@@ -36,6 +36,7 @@ from limpet.model.facts import (
 from limpet.model.facts.running import (
     budgets,
     children,
+    deaths,
     endings,
     memory,
     requests,
@@ -88,8 +89,8 @@ def table(of: Any, most: int | None = None, *, names: Any = str) -> Any:
 
 class _BudgetCheck(Struct):
     def __post_init__(self: Any) -> None:
-        if self.cost is self.tokens is UNSET:
-            raise ValueError("a budget has a cost, tokens, or both")
+        if self.cost is self.tokens is self.compute_us is UNSET:
+            raise ValueError("a budget has a cost, tokens or compute_seconds")
 
 
 class _AccountCheck(Struct):
@@ -101,7 +102,8 @@ class _AccountCheck(Struct):
 
 
 _AMOUNTS: Final = {"cost": Amount, "tokens": Amount}
-_LIMITS: Final = shape(_AMOUNTS)  # of budget.granted and session.created: what is there is a number
+_GRANTED: Final = {**_AMOUNTS, budgets.COMPUTE: Amount}
+_LIMITS: Final = shape(_GRANTED)  # of budget.granted and session.created: what is there is a number
 _RETENTION: Final = shape(
     {
         "events": Annotated[int, Meta(ge=1, le=2**53)],
@@ -218,7 +220,12 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
         blocked_on=list[Id],
     ),
     runs.ERROR: shape(
-        {"counts": bool, "retry_us": Time | None, "effects": list[tuple[str, Count]]},
+        {
+            "counts": bool,
+            "retry_us": Time | None,
+            "effects": list[tuple[str, Count]],
+            "death": deaths.Death,
+        },
         code=str,
         message=str,
         attempt=Count,
@@ -260,7 +267,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
         uid=Id,
         account=shape({"limit": _LIMITS}, **_AMOUNTS),
     ),
-    budgets.GRANTED: shape(_AMOUNTS, _BudgetCheck),
+    budgets.GRANTED: shape(_GRANTED, _BudgetCheck),
     budgets.RESERVED: _RESERVED,
     budgets.SETTLED: _RESERVED,
     budgets.LENT: shape(_PLACE, child=KeyPart, **_AMOUNTS),
@@ -308,7 +315,7 @@ _WAKES: Final[Mapping[str, type[Struct]]] = {
     ),
     "finish": shape(span_id=Id),
 }
-_WAKE_COMPLETED: Final = shape(span_id=Id, fence=Count)
+_WAKE_COMPLETED: Final = shape({"got_on": bool, budgets.COMPUTE: Amount}, span_id=Id, fence=Count)
 _ASKED: Final = shape(
     {"input_hash": str, "deadline_us": Time, "otherwise": bool, "replaces": Id | None},
     request_id=Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX - len("/asked"))],

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from limpet import errors
 from limpet.errors import InvalidEvent
@@ -29,14 +30,18 @@ RETURNED: Final = "budget.returned"
 MILLION: Final = 1_000_000
 AMOUNT_MAX: Final = 2**62  # of a sum: two of them still fit into what a store keeps
 LIMITS: Final = ("cost", "tokens")
+COMPUTE: Final = "compute_us"  # of a grant, of what is used, and of what is needed to go on
+SECONDS_MAX: Final = 2**40
 _COUNTED: Final = ("input", "output", "cache_read")
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The limits of a session: cost in your currency, tokens, or both. None means unlimited."""
+    """The limits of a session: cost in your currency, tokens, and seconds in which workers run it.
+    None means unlimited."""
 
     cost: float | None = None
     tokens: int | None = None
+    compute_seconds: float | None = None
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -65,6 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
     output: int = 0
     cache_read: int = 0
     cost: float = 0.0
+    compute_seconds: float = 0.0  # for which workers held it: each wake from its claim to its end
 
     @property
     def tokens(self) -> int:
@@ -92,15 +98,21 @@ def amount(cost: float | None, tokens: int | None) -> Amount:
 def budget_of(given: Budget | float) -> Budget:
     """A number is a cost. Raises InvalidEvent."""
     budget = given if isinstance(given, Budget) else Budget(cost=given)
-    amount(budget.cost, budget.tokens)
+    _check_budget(budget)
     return budget
+
+
+def _check_budget(budget: Budget) -> None:
+    amount(budget.cost, budget.tokens)
+    _check_amount("compute_seconds", budget.compute_seconds, (int, float), SECONDS_MAX)
 
 
 def allotted(facts: Facts, given: Budget | Share | float | None) -> Budget | None:
     """The budget of a child of this session; None if neither has a limit. Raises InvalidEvent.
 
     A child has every limit that its parent has: where `given` names none, it is a quarter of what
-    the parent has left. A share is a part of what is left of each limit, rounded down.
+    the parent has left. A share is a part of what is left of each limit, rounded down. Seconds are
+    not divided: a child may run for as long as its parent still may.
     """
     if isinstance(given, Share):
         return _shared(facts, given)
@@ -108,7 +120,8 @@ def allotted(facts: Facts, given: Budget | Share | float | None) -> Budget | Non
     default = _part_left(facts, SHARE.of)
     cost = default.cost if named.cost is None else named.cost
     tokens = default.tokens if named.tokens is None else named.tokens
-    return None if cost is tokens is None else Budget(cost, tokens)
+    seconds = default.compute_seconds if named.compute_seconds is None else named.compute_seconds
+    return None if cost is tokens is seconds is None else Budget(cost, tokens, seconds)
 
 
 def _shared(facts: Facts, share: Share) -> Budget:
@@ -124,19 +137,22 @@ def _shared(facts: Facts, share: Share) -> Budget:
 def _part_left(facts: Facts, of: float) -> Budget:
     """A part of what is left of each limit, rounded down; None where there is no limit."""
     part = [None if left is None else int(max(0, left) * of) for left in remaining(facts)]
-    return Budget(_money(part[0]), part[1])
+    left_us = _compute_left(facts)
+    return Budget(_money(part[0]), part[1], None if left_us is None else _money(max(0, left_us)))
 
 
 def granted(budget: Budget) -> Fact:
     """The session may use this much more. Raises InvalidEvent."""
-    amount(budget.cost, budget.tokens)
-    if budget.cost is budget.tokens is None:
-        raise InvalidEvent("a budget has a cost, tokens, or both")
+    _check_budget(budget)
+    if budget.cost is budget.tokens is budget.compute_seconds is None:
+        raise InvalidEvent("a budget has a cost, tokens or compute_seconds")
     data: dict[str, Any] = {}
     if budget.cost is not None:
         data["cost"] = round(budget.cost * MILLION)
     if budget.tokens is not None:
         data["tokens"] = budget.tokens
+    if budget.compute_seconds is not None:
+        data[COMPUTE] = round(budget.compute_seconds * MILLION)
     return Fact(type=GRANTED, data=data)
 
 
@@ -187,7 +203,8 @@ def account(facts: Facts) -> dict[str, Any]:
 def usage(facts: Facts) -> Usage:
     used = facts.get("usage", EMPTY)
     counts = {name: used.get(name, 0) for name in ("turns", *_COUNTED)}
-    return Usage(**counts, cost=used.get("cost", 0) / MILLION)
+    compute_seconds = used.get(COMPUTE, 0) / MILLION
+    return Usage(**counts, cost=used.get("cost", 0) / MILLION, compute_seconds=compute_seconds)
 
 
 def reservations(facts: Facts) -> dict[str, Amount]:
@@ -218,20 +235,39 @@ def has_limit(facts: Facts) -> bool:
 
 def empty_limits(facts: Facts) -> dict[str, int]:
     """The limits of this session with nothing in them, in the form of a grant."""
-    return dict.fromkeys(_limits(facts), 0)
+    limits = dict.fromkeys(_limits(facts), 0)
+    return {**limits, COMPUTE: 0} if has_compute_limit(facts) else limits
 
 
 def view(facts: Facts) -> BudgetView | None:
     """Return the budget; None if the session has no limit: then nothing is refused."""
-    limits = _limits(facts)
-    if not limits:
+    limits, compute_us = _limits(facts), _part(facts, COMPUTE)
+    if not limits and not has_compute_limit(facts):
         return None
     left = remaining(facts)
     limit = Budget(_money(limits.get("cost")), limits.get("tokens"))
     parts = {"spent": spent(facts), "delegated": _lent(facts)}
     parts["reserved"] = _sum(reservations(facts).values())
     shown = {name: Budget(of.cost / MILLION, of.tokens) for name, of in parts.items()}
-    return BudgetView(limit=limit, remaining=Budget(_money(left[0]), left[1]), **shown)
+    remains = Budget(_money(left[0]), left[1])
+    if has_compute_limit(facts):
+        limit = structs.replace(limit, compute_seconds=_money(compute_us))
+        remains = structs.replace(remains, compute_seconds=_money(_compute_left(facts)))
+        used = usage(facts).compute_seconds
+        shown["spent"] = structs.replace(shown["spent"], compute_seconds=used)
+    return BudgetView(limit=limit, remaining=remains, **shown)
+
+
+def has_compute_limit(facts: Facts) -> bool:
+    """True if it may be run for so many seconds only."""
+    return COMPUTE in facts.get("budget", EMPTY)
+
+
+def _compute_left(facts: Facts) -> int | None:
+    """Return for how many microseconds it may still be run; None without that limit."""
+    if not has_compute_limit(facts):
+        return None
+    return int(_part(facts, COMPUTE)) - int(facts.get("usage", EMPTY).get(COMPUTE, 0))
 
 
 def remaining(facts: Facts) -> tuple[int | None, int | None]:
@@ -247,17 +283,29 @@ def needed(name: str, asked: float) -> dict[str, int]:
 
 def lacking(facts: Facts) -> dict[str, int]:
     """Return what has to be left of each limit that is used up, for a turn to go on: anything."""
-    return {name: 1 for name, left in _left(facts).items() if left <= 0}
+    needs = {name: 1 for name, left in _left(facts).items() if left <= 0}
+    left_us = _compute_left(facts)
+    return needs if left_us is None or left_us > 0 else {**needs, COMPUTE: 1}
 
 
 def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
     """True if as much is left of the budget. What was not asked for may be overdrawn."""
+    if COMPUTE in of and (left_us := _compute_left(facts)) is not None and left_us < of[COMPUTE]:
+        return False
     return all([left >= of[name] for name, left in _left(facts).items() if name in of])
 
 
 def check_left(facts: Facts) -> None:
     """Raise BudgetReached if nothing is left of a limit: then no turn begins."""
     _check_least(facts, 1)
+
+
+def check_compute(facts: Facts, running_us: int = 0) -> None:
+    """Raise BudgetReached if it was run for as long as it may, with the wake that runs: then no
+    call is made."""
+    left_us = _compute_left(facts)
+    if left_us is not None and left_us <= running_us:
+        raise errors.BudgetReached("compute_seconds", None, (left_us - running_us) / MILLION)
 
 
 def check_overdrawn(facts: Facts) -> None:
@@ -269,6 +317,7 @@ def _check_least(facts: Facts, least: int) -> None:
     for name, left in _left(facts).items():
         if left < least:
             raise errors.BudgetReached(name, None, left / MILLION if name == "cost" else left)
+    check_compute(facts)
 
 
 # --- folds ----------------------------------------------------------------------------------------
@@ -277,7 +326,10 @@ def _check_least(facts: Facts, least: int) -> None:
 def fold_granted(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     more = {name: data[name] for name in LIMITS if name in data}
     held = _limits(facts)
-    return _budget(facts, **{name: _clamp(held.get(name, 0) + by) for name, by in more.items()})
+    grown = {name: _clamp(held.get(name, 0) + by) for name, by in more.items()}
+    if COMPUTE in data:
+        grown[COMPUTE] = _clamp((_part(facts, COMPUTE) or 0) + data[COMPUTE])
+    return _budget(facts, **grown)
 
 
 def fold_reserved(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -340,6 +392,12 @@ def fold_message(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     more = {name: usage.get(name) for name in _COUNTED}
     sums = {name: by for name, by in more.items() if type(by) is int and by > 0}
     return _add_usage(facts, cost=round(cost * MILLION) if _is_amount(cost) else 0, **sums)
+
+
+def fold_compute(facts: Facts, data: Mapping[str, Any]) -> Changes:
+    """A wake that is over says for how long it was run."""
+    took_us = data.get(COMPUTE)
+    return _add_usage(facts, **{COMPUTE: took_us}) if type(took_us) is int and took_us > 0 else {}
 
 
 def fold_turn(facts: Facts) -> Changes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from limpet.model.events import Fact
 from limpet.model.facts import labels, phases
 from limpet.model.facts.phases import COMPLETED, TERMINATED
-from limpet.model.facts.running import children, requests, runs
+from limpet.model.facts.running import budgets, children, requests, runs
 from limpet.model.facts.running.spawned import children_open
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict
@@ -170,7 +170,7 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if data.get("kind") == "wake" and data["span_id"] == ending_in(facts).get("span"):
-        return _ending(facts, span=None)
+        return _ending(facts, span=None) | budgets.fold_compute(facts, data)
     return runs.fold_completed(facts, data, at)
 
 

@@ -160,15 +160,19 @@ def wake_completed(
     error: str | None = None,
     name: WakeName = "wake",
     got_on: bool = False,
+    compute_us: int = 0,
 ) -> Fact:
     """A wake ended, under the lease with this fence; or the next one found it dead. `got_on`: it
-    died, and had recorded something that the next one need not do again."""
+    died, and had recorded something that the next one need not do again. `compute_us` is the time
+    for which its worker held the session."""
     data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": name, "result": result}
     data["fence"] = fence
     if error is not None:
         data["error"] = readable(error)
     if got_on:
         data["got_on"] = True
+    if compute_us > 0:
+        data[budgets.COMPUTE] = compute_us
     return Fact(type=SPAN_COMPLETED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -396,11 +400,14 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     turn = turn_in(facts)
-    if data.get("kind") != "wake" or turn is None or turn["span"] != data["span_id"]:
+    if data.get("kind") != "wake":
         return {}
+    changes = budgets.fold_compute(facts, data) if budgets.COMPUTE in data else {}
+    if turn is None or turn["span"] != data["span_id"]:
+        return changes
     if data.get("got_on"):
         facts = with_changes(facts, deaths.got_on(facts))
-    return _run(facts, turn=FrozenDict({**turn, "span": None}), fence=data["fence"])
+    return changes | _run(facts, turn=FrozenDict({**turn, "span": None}), fence=data["fence"])
 
 
 def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
