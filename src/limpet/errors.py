@@ -8,7 +8,7 @@
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
-    │   ├── ToolInvalid
+    │   ├── ToolInvalid · ModelInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
     │   ├── AccessDenied · CrossSessionAccessDenied · TooManyRequests
@@ -933,6 +933,11 @@ class ToolInvalid(InvalidInput, code="tool.invalid"):
     template = "the tool {tool!r} {why}."
     tool: str
     why: str
+
+
+class ModelInvalid(InvalidInput, code="model.invalid"):
+    """The function of a model call does not take a ModelRequest, or returns what is not a reply. No
+    retry can cure that: a turn that it ends is a dead letter at once."""
 
 
 class TurnUnderway(TurnError, code="turn.underway"):
