@@ -8,6 +8,7 @@
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
+    │   ├── ToolInvalid · ModelInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
     │   ├── AccessDenied · CrossSessionAccessDenied · TooManyRequests
@@ -946,6 +947,20 @@ class TurnMismatch(TurnError, code="turn.mismatch"):
 
 class TurnMisused(TurnError, InvalidInput, code="turn.misused", status=400, exit_code=2):
     """A turn was used after its end, or in a way that cannot be recorded."""
+
+
+class ToolInvalid(InvalidInput, code="tool.invalid"):
+    """A function cannot be a tool, or a tool has returned what cannot be recorded. In a call it is
+    an error result."""
+
+    template = "the tool {tool!r} {why}."
+    tool: str
+    why: str
+
+
+class ModelInvalid(InvalidInput, code="model.invalid"):
+    """The function of a model call does not take a ModelRequest, or returns what is not a reply. No
+    retry can cure that: a turn that it ends is a dead letter at once."""
 
 
 class TurnUnderway(TurnError, code="turn.underway"):

@@ -19,6 +19,7 @@ from limpet.errors import (
     EffectFailed,
     GraphError,
     GraphMisused,
+    ModelInvalid,
     SessionEnded,
     SessionFenced,
     SuspensionResumePayloadInvalid,
@@ -46,7 +47,7 @@ S = TypeVar("S", bound=State)
 Initial: TypeAlias = "Callable[[Turn], Any | Awaitable[Any]]"
 Say: TypeAlias = "Callable[[Any], Awaitable[str | None] | str | None]"
 # Errors that decide how the wake ends, whatever node they come from.
-_DECIDING: Final = (TurnError, ToolDenied, SessionEnded, SessionFenced)
+_DECIDING: Final = (TurnError, ToolDenied, ModelInvalid, SessionEnded, SessionFenced)
 
 
 def as_harness(

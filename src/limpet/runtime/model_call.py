@@ -25,12 +25,12 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, ModelInvalid
 from limpet.model import EMPTY, Draft, Event, canonical, described, settle, unfit
 from limpet.model.facts.running import runs
 from limpet.model.facts.running.requests import TOOL_USE
 from limpet.model.limits import NAME_CHARS_MAX
-from limpet.runtime.run import Reservation, TurnRun
+from limpet.runtime.run import Reservation, TurnRun, takes
 from limpet.runtime.turn_log import identity, plain
 from limpet.session.conversation.shapes import Shape, safe_name
 from limpet.session.life.tools import TOOL_NAME_CHARS_MAX, Tool
@@ -174,7 +174,7 @@ class ModelCall:
             request = ModelRequest(system, messages, self._tools, shape, self.attempt)
             inside = turn.pauses.inside(f"the model call {self._name!r}")
             with turn.traced("model", self._name) as notes, inside:
-                said = call(request)
+                said = _called(call, request)
                 said = await said if inspect.isawaitable(said) else said
                 whole = await self._collected(said)
                 model, provider = getattr(call, "name", None), getattr(call, "provider", None)
@@ -390,6 +390,18 @@ class _Whole:
             yield {**shown, "arguments": part}
 
 
+def _called(call: Call, request: ModelRequest) -> Any:
+    try:
+        return call(request)
+    except TypeError as error:
+        if takes(call, request):
+            raise
+        raise ModelInvalid(
+            f"a model call takes one argument, a limpet.ModelRequest: {error}. Give it one "
+            "parameter."
+        ) from error
+
+
 def _piece(given: Any) -> Piece:
     """A piece of a stream; a text, or a dict with its fields, is one too."""
     if isinstance(given, Piece):
@@ -402,7 +414,7 @@ def _piece(given: Any) -> Piece:
         if usage:
             known["usage"] = {**(known.get("usage") or {}), **usage}
         return Piece(**known)
-    raise InvalidInput(
+    raise ModelInvalid(
         f"a model call yields pieces (limpet.Piece, a text or a dict), not {described(given)}."
     )
 
@@ -433,7 +445,7 @@ def _pieces_of(said: Any) -> Iterator[Piece]:
     elif field(said, "role") is not None or field(said, "tool_calls") is not None:
         yield from _from_chat(said)
     else:
-        raise InvalidInput(
+        raise ModelInvalid(
             f"a model call returns a limpet.Reply, a text, a provider's message or an async "
             f"iterator of limpet.Piece, not {described(said)}."
         )

@@ -71,6 +71,17 @@ def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
     return function
 
 
+def takes(function: Callable[..., Any], argument: Any) -> bool:
+    """True if a function may be called with this argument alone; one that does not say so may."""
+    try:
+        inspect.signature(function).bind(argument)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        return True
+    return True
+
+
 class Driver:
     """One run of a harness."""
 
@@ -84,6 +95,7 @@ class Driver:
         self._mark = object()  # in the context of its tasks
         self.stopped: Stopped | None = None
         self.note: str | None = None
+        self.is_misfit = False  # the harness cannot run any turn: it takes none, or is not async
 
     def stop(self, why: Stopped, note: str | None = None) -> None:
         """End the run. The first reason counts, but for a lost lease, after which nothing does."""
@@ -114,8 +126,10 @@ class Driver:
         try:
             running = harness(turn)
         except Exception as mistake:  # it takes no turn, or is not async and raised
+            self.is_misfit = isinstance(mistake, TypeError) and not takes(harness, turn)
             return mistake
         if not inspect.isawaitable(running):
+            self.is_misfit = True
             return TurnMisused("a harness is an async function. Define it with `async def`.")
         self._running = running
         task = self._task = asyncio.get_running_loop().create_task(self._main(running))

@@ -91,7 +91,7 @@ def tool(
     shown to the model and receives the key of the effect. `permission` is always_allow, always_ask
     or deny. `pure` says that the function only looks at things: it runs as a step, without a record
     of its intent. A try that raises is repeated `retries` times under the same key. Raises
-    InvalidInput for a signature that no model can fill.
+    InvalidInput for a signature that no model can fill, ToolInvalid for a generator function.
     """
 
     def make(function: Callable[..., Any]) -> Tool:

@@ -8,7 +8,18 @@ and its result, so calls may run in any order and at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import io
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from datetime import timedelta
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
@@ -23,6 +34,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     ToolDenied,
+    ToolInvalid,
 )
 from limpet.model import EMPTY, Draft, Event, canonical, settle
 from limpet.model.facts.running import budgets, runs
@@ -51,6 +63,7 @@ from limpet.session.writer import writer_of
 
 OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
 RESULTS_CACHED_MAX: Final = 1_024  # of pure tools, in one process
+_SHOWN: Final = (complex, range, slice)  # their repr is all there is to them
 
 
 class ToolUseCall:
@@ -80,6 +93,7 @@ class ToolUseCall:
         self._tools, self._permit = tools, permit  # what an open circuit may fall back to
         self._switch = CLOSED
         self._arguments: dict[str, Any] | None = None  # for the first try of the function
+        self._invalid: str | None = None  # said of a result that cannot be recorded
 
     async def run(self) -> ToolResult:
         """Its result: recorded, or found now. Never raises what the tool raised."""
@@ -227,7 +241,7 @@ class ToolUseCall:
                     with self._turn.pauses.inside(f"the tool {tool.name!r}"):
                         output = await effects.call(self._bound(tool), **input)
                 self._turn.driver.check()
-                return output, None
+                return (output, None) if self._invalid is None else (None, self._invalid)
             except Interrupted:
                 raise
             except asyncio.CancelledError:
@@ -326,7 +340,15 @@ class ToolUseCall:
             assert tool.function is not None
             if KEY in parameters_of(tool.function):
                 arguments[KEY] = idempotency_key()
-            return _output_of(await effects.call(tool.function, **arguments))
+            value = await effects.call(tool.function, **arguments)
+            try:
+                return _output_of(value)
+            except TypeError as error:  # it has done its work: no reason to do that again
+                why = f"has returned a live object, which cannot be recorded: {error}"
+                self._invalid = str(
+                    ToolInvalid(tool.name, f"{why}. It ran; do not repeat the call")
+                )
+                return self._invalid
 
         return run
 
@@ -343,7 +365,7 @@ class ToolUseCall:
 
     def _result(self, output: Any, *, is_error: bool) -> Draft:
         data: dict[str, Any] = {"request_id": self._call.id, "output": _cut(output)}
-        if is_error:
+        if is_error or (self._invalid is not None and output == self._invalid):
             data["is_error"] = True
         return Draft(type=TOOL_RESULT, data=data, id=self._result_id)
 
@@ -387,21 +409,45 @@ def _results(journal: Journal) -> dict[Any, tuple[int, Any]]:
 
 def _output_of(value: Any) -> Any:
     """Return a tool's result as JSON holds it: words for what it cannot hold, cut if too large.
-    The tool has done its work, so nothing here raises."""
+    Raises TypeError for a live object, also in a list or a dict; it names the type."""
     try:
         return _cut(settle(value, "the result"))
     except InvalidInput:
         pass
     try:
-        dump = getattr(value, "model_dump", None)
-        plain = msgspec.to_builtins(value) if dump is None else dump(mode="json")
-        return _cut(settle(plain, "the result"))
-    except Exception:  # nosec B110  # of a value's own code; and of one that is too deep
-        pass
-    try:
-        return readable(str(value))
-    except Exception:
+        plain = msgspec.to_builtins(value, enc_hook=_plain)
+    except _Live as live:
+        raise TypeError(str(live)) from None
+    except Exception:  # of a value's own code, or it is too deep
         return f"(a value of the type {type(value).__name__})"
+    try:
+        return _cut(settle(plain, "the result"))
+    except InvalidInput:
+        return readable(str(plain))
+
+
+class _Live(Exception):
+    """A value that only its process can use. The name of its type is the message."""
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know, as values that it knows; text, where its type has one."""
+    if (dump := getattr(value, "model_dump", None)) is not None and not isinstance(value, type):
+        try:
+            return dump(mode="json")
+        except Exception:  # one of its fields has no JSON: it may be a live object
+            return dump()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (Set, Sequence)) and not isinstance(value, range):
+        return list(value)
+    kind: Any = type(value)
+    is_live = isinstance(value, (Awaitable, Iterator, AsyncIterator, io.IOBase))
+    if is_live or (kind.__str__ is object.__str__ and not isinstance(value, _SHOWN)):
+        if inspect.iscoroutine(value):
+            value.close()  # nobody awaits it
+        raise _Live(kind.__qualname__)
+    return str(value)
 
 
 def _cut(output: Any) -> Any:

@@ -26,6 +26,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     MigrationError,
+    ModelInvalid,
     NotPending,
     RequestAnswered,
     SessionConflict,
@@ -727,14 +728,14 @@ class Wake:
         return WakeEnd("requires_action", "error", str(error), blocked_on=(id,), drafts=drafts)
 
     def _failed(self, start: WakeStart, error: Exception) -> WakeEnd:
-        """Tried again later, or held as a dead letter."""
+        """Tried again later, or held as a dead letter: at once, if no retry can cure it."""
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
         message = runs.stored_error(error)
         effects = [list(of) for of in start.records.raised(error)]
         lines = traceback_of(error)
         fails = start.fails + 1
         SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
-        if fails > self._options.retries:
+        if fails > self._options.retries or self._driver.is_misfit or _is_model_invalid(error):
             fact = runs.failed(code, message, start.attempt, effects=effects, traceback=lines)
             return WakeEnd("retries_exhausted", "error", message, drafts=[fact], summary=message)
         retry_us = self._journal.now_us() + retry_delay_us(fails)
@@ -1306,6 +1307,13 @@ def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
         refusals = [_refusal(each) for each in error.exceptions]
         return refusals[0] if all(refusals) else None
     return error if isinstance(error, (ToolDenied, EffectUnknown)) else None
+
+
+def _is_model_invalid(error: BaseException) -> bool:
+    """True if the function of a model cannot be used."""
+    if isinstance(error, BaseExceptionGroup):
+        return all([_is_model_invalid(each) for each in error.exceptions])
+    return isinstance(error, ModelInvalid)
 
 
 def _refused(start: WakeStart, code: str, why: str, *, traceback: str | None = None) -> WakeEnd:

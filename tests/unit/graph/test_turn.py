@@ -302,6 +302,26 @@ async def test_a_retried_node_survives_a_death_in_each_attempt() -> None:
     await die_everywhere(make, "['paid', 'end']", orders=2)
 
 
+async def test_a_model_that_returns_no_reply_in_a_node_is_a_dead_letter_at_once() -> None:
+    """No attempt of the node, and no run of the turn, could cure it."""
+    async with a_world() as world:
+        asked: list[int] = []
+
+        def model(request: limpet.ModelRequest) -> None:
+            asked.append(1)
+
+        async def work(state: Work) -> dict[str, Any]:
+            await lg.model("draft", model)  # type: ignore[arg-type]  # which is the mistake
+            return {}
+
+        retry = RetryMiddleware(backoff=lambda attempt: 0)
+        builder = GraphBuilder(Work).add_node("work", work, middleware=[retry])
+        harness = harness_of(builder.add_edge("work", END).set_entry("work").compile())
+        await world.begin("go")
+        (woken,) = await world.work(harness)
+        assert (woken.reason, len(asked)) == ("retries_exhausted", 1)
+
+
 @pytest.mark.parametrize("policy", ["ask", "retry"])
 async def test_a_retried_node_settles_what_its_last_attempt_cut_off(policy: Any) -> None:
     """A time limit of the node's own leaves its effect unknown: the next attempt does not take it

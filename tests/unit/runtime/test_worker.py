@@ -531,8 +531,8 @@ async def test_a_harness_that_may_give_something_to_await_is_taken(
     assert await world.said() == ["hi"]
 
 
-async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World) -> None:
-    """Its session is tried again and becomes a dead letter; the worker tells why, each time."""
+async def test_a_harness_that_cannot_be_called_is_a_dead_letter_at_once(world: World) -> None:
+    """No retry could cure it, however many are left; the worker says why."""
     told: list[tuple[str, str]] = []
 
     async def takes_no_turn() -> None: ...
@@ -543,7 +543,6 @@ async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World
         takes_no_turn,
         app="support",
         idle_exit=True,
-        retries=0,
         failure=lambda key, error: told.append((key.app, type(error).__name__)),
     )
     rates = await worker.run()
@@ -553,6 +552,57 @@ async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World
     assert failure is not None
     assert "takes 0 positional arguments" in failure.message
     assert head.worker is None
+
+
+async def nothing(turn: limpet.Turn) -> None: ...
+
+
+async def two(turn: limpet.Turn, more: int) -> None: ...
+
+
+def sometimes(turn: limpet.Turn) -> Any:
+    return [None][0]
+
+
+def raises_type_error(turn: limpet.Turn) -> Any:
+    if turn.attempt:
+        raise TypeError("of its own")
+    return nothing(turn)
+
+
+MISFITS: dict[str, tuple[Any, str]] = {
+    "takes too much": (two, "missing 1 required positional argument"),
+    "is not async": (sometimes, "Define it with `async def`"),
+    "its model returns None": (limpet.Agent(lambda request: None), "not None"),
+    "its model returns a number": (limpet.Agent(lambda request: 5), "not int 5"),
+    "its model yields numbers": (limpet.Agent(lambda request: iter([5])), "not int 5"),
+    "its model takes nothing": (limpet.Agent(lambda: "hi"), "a limpet.ModelRequest"),
+}
+
+
+@pytest.mark.parametrize("name", list(MISFITS))
+async def test_what_no_retry_can_cure_is_a_dead_letter_at_once(world: World, name: str) -> None:
+    """With its reason; the message stays pending, and is answered once the code is repaired."""
+    harness, why = MISFITS[name]
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.reason, session.head.pending) == ("retries_exhausted", 1)
+    assert why in session.runs.failure.message
+    await world.lp.work.requeue(session.key)
+    (woken,) = await world.work(nothing)
+    assert woken.reason == "end_turn"
+
+
+async def test_a_type_error_of_the_harness_itself_is_tried_again(world: World) -> None:
+    """Its signature is right: another run may do better."""
+
+    def typed(request: limpet.ModelRequest) -> str:
+        raise TypeError("of its own")
+
+    for harness in (raises_type_error, limpet.Agent(typed)):
+        await world.begin("hi")
+        (woken,) = await world.work(harness)
+        assert woken.reason == "rescheduling"
 
 
 async def test_a_worker_is_given_an_open_limpet(world: World) -> None:

@@ -9,6 +9,7 @@ holder dies, and belongs to one session at a time in all processes.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +28,7 @@ from limpet.errors import (
     SessionLocked,
     ToolAuthorizationFailed,
     ToolDenied,
+    ToolInvalid,
     ToolLocked,
 )
 from limpet.model import (
@@ -63,6 +65,10 @@ COLLECTION: Final = "tools"
 TOOL_NAME_CHARS_MAX: Final = 128
 LOCK_SECONDS: Final = 30.0
 _ACTOR: Final = DefaultActor("system:tools")
+_GENERATORS: Final = {
+    "an async generator function": inspect.isasyncgenfunction,
+    "a generator function": inspect.isgeneratorfunction,
+}
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -116,6 +122,7 @@ class Tool(msgspec.Struct, frozen=True):
                 f"the timeout of {self.name!r} is a number of seconds above 0, "
                 f"not {described(given)}."
             )
+        _check_function(self.name, self.function)
         if type(self.retries) is not int or self.retries < 0:
             raise InvalidInput(
                 f"retries of {self.name!r} is a number from 0, not {described(self.retries)}."
@@ -376,6 +383,15 @@ class ToolUse:
     def is_exclusive(self, name: str) -> bool:
         """True if one session at a time may use the tool."""
         return bool(tools_in(self._session.head.facts).get(name, EMPTY).get("exclusive"))
+
+
+def _check_function(name: str, function: Callable[..., Any] | None) -> None:
+    """Raise ToolInvalid for a generator function, sync or async: a tool has one result."""
+    called: list[Any] = [function, getattr(function, "__call__", None)]  # noqa: B004  # an object's
+    for kind, is_kind in _GENERATORS.items():
+        if any([is_kind(each) for each in called]):
+            why = f"is {kind}, and a tool has one result. Return it instead of yielding"
+            raise ToolInvalid(name, why)
 
 
 class HeldTool:
