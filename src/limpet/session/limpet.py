@@ -1416,8 +1416,9 @@ class Limpet:
         crashes, the next `move`, or a sweep that knows the node, finishes the move. It returns
         within `deadline` seconds. A turn in progress is waited for until then; with `force` it is
         ended, and its effects become unknown. It is refused while the session has open children or
-        a parent, if its key is taken, or by lp.policies.arrivals at the target. `tools` are those of the target. The newest
-        `checkpoints` keep their states. If the move did not happen, `moved.reason` says why.
+        a parent, if its key is taken, or by lp.policies.arrivals at the target. `tools` are those
+        of the target. The newest `checkpoints` keep their states. If the move did not happen,
+        `moved.reason` says why.
         """
         from limpet.session.move.mover import Mover
 
