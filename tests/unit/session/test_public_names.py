@@ -27,7 +27,8 @@ PINNED: dict[type[Any], str] = {
         append append_many append_soon update apply record label mark_processed
         read read_ids follow pending refresh messages context
         confirm answer resolve interrupt blocked_on fork merge rewind checkpoint envelope
-        relate relations share unshare shared read_shared follow_shared write_shared
+        relate relations unrelate cite read_cited
+        share unshare shared read_shared follow_shared write_shared
         activate suspend resume complete terminate archive
         history lifecycle tools runs blobs outcome setup memory""",
     SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention",
