@@ -168,6 +168,7 @@ async def test_either_end_ends_a_relation_of_both(lp: limpet.Limpet) -> None:
     for _ in range(2):
         plain = await after.relate(before, "peer")
         assert await after.relate(before, "peer") == plain, "recorded already"
+        assert await after.relations() == (plain,)
         await before.unrelate((await before.relations())[0])
         assert await after.relations() == await before.relations() == ()
 
