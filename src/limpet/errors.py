@@ -412,10 +412,22 @@ class AccessDenied(AccessError, code="access.denied"):
 
 
 class CrossSessionAccessDenied(AccessError, code="share.denied"):
-    template = """{source} does not share with {target}. Share within one app and user, and ask for
-    the access that was granted."""
     source: object
     target: object
+    field: str | None = None
+    reason: str | None = None
+
+    def _describe(self) -> str:
+        if self.field is not None:
+            return (
+                f"{self.source} does not share the field {self.field!r} with {self.target} by this "
+                "share. Name fields that it shares, or have it share this one too."
+            )
+        why = "" if self.reason is None else f": {self.reason}"
+        return (
+            f"{self.source} does not share with {self.target}{why}. Share within one app and user, "
+            "and ask for the access that was granted."
+        )
 
 
 class TokenError(AccessError, code="token.error", status=401):

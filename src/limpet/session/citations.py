@@ -57,6 +57,7 @@ _GONE: Final[tuple[type[LimpetError], ...]] = (
 _COMPLETED: Final = TYPES["complete"]
 _SAID: Final = "agent.message"
 _TAIL: Final = 20
+_NOT_ANY_MORE: Final = "who made the relation may not read it any more"
 
 
 class Cited(msgspec.Struct, frozen=True):
@@ -136,9 +137,11 @@ def check_reaches(source: Key, head: Head, citing: Key) -> None:
     """Raise CrossSessionAccessDenied unless a session may read this one at all: it is of the same
     app, and of the same user or of one whom it lets in."""
     isolation = isolation_in(head.facts)
-    admitted = isolation.model == "global" or citing.user in (source.user, *isolation.users)
-    if source.app != citing.app or not admitted:
-        raise CrossSessionAccessDenied(source, citing)
+    if source.app != citing.app:
+        raise CrossSessionAccessDenied(source, citing, reason="they are of two apps")
+    if isolation.model != "global" and citing.user not in (source.user, *isolation.users):
+        reason = f"its isolation does not let the user {citing.user!r} in"
+        raise CrossSessionAccessDenied(source, citing, reason=reason)
 
 
 # --- making one ----------------------------------------------------------------------------------
@@ -161,11 +164,12 @@ async def pinned(
     if other == citing:
         raise InvalidInput(f"{other} reads its own state anyway. Name another session.")
     if other.app != citing.app:
-        raise CrossSessionAccessDenied(other, citing)
+        raise CrossSessionAccessDenied(other, citing, reason="they are of two apps")
     try:
         source = await Source.opened(services, other)
     except AccessDenied as denied:
-        raise CrossSessionAccessDenied(other, citing) from denied
+        reason = "who cites it may not read it"
+        raise CrossSessionAccessDenied(other, citing, reason=reason) from denied
     check_reaches(other, source.head, citing)
     output = await source.output() if outputs else None
     if outputs and output is None:
@@ -364,7 +368,7 @@ async def _source(own: Writer, recorded: InForce) -> Source:
     except _GONE:
         raise RelationNotFound(relation.id) from None
     except AccessDenied as denied:
-        raise CrossSessionAccessDenied(relation.key, citing) from denied
+        raise CrossSessionAccessDenied(relation.key, citing, reason=_NOT_ANY_MORE) from denied
     if source.uid != recorded.uid:  # another session has the key
         raise RelationNotFound(relation.id)
     check_reaches(relation.key, source.head, citing)
@@ -375,7 +379,7 @@ async def _source(own: Writer, recorded: InForce) -> Source:
         for name in reads.fields:
             field = Resource("field", key.app, key.user, key.id, name, source.head)
             if not services.guard.allows("read", field):
-                raise CrossSessionAccessDenied(key, citing)
+                raise CrossSessionAccessDenied(key, citing, reason=_NOT_ANY_MORE)
     return source
 
 
