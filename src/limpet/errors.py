@@ -26,6 +26,7 @@
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── MemoryPreconditionFailed · MemoryPathTaken · HeartbeatRefused
     │   ├── ProposalNotFound · ProposalDecided
+    │   ├── RelationNotFound · CitedChanged
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -429,10 +430,22 @@ class AccessDenied(AccessError, code="access.denied"):
 
 
 class CrossSessionAccessDenied(AccessError, code="share.denied"):
-    template = """{source} does not share with {target}. Share within one app and user, and ask for
-    the access that was granted."""
     source: object
     target: object
+    field: str | None = None
+    reason: str | None = None
+
+    def _describe(self) -> str:
+        if self.field is not None:
+            return (
+                f"{self.source} does not share the field {self.field!r} with {self.target} by this "
+                "share. Name fields that it shares, or have it share this one too."
+            )
+        why = "" if self.reason is None else f": {self.reason}"
+        return (
+            f"{self.source} does not share with {self.target}{why}. Share within one app and user, "
+            "and ask for the access that was granted."
+        )
 
 
 class TokenError(AccessError, code="token.error", status=401):
@@ -894,6 +907,21 @@ class ProposalDecided(SessionError, code="promotion.decided"):
             f"proposal {self.id!r} is {self.decision} already{by}. A decision stands; lp.withdraw "
             "removes what a session contributed, and lp.propose proposes again."
         )
+
+
+class RelationNotFound(SessionError, LookupError, code="relation.not_found", status=404):
+    template = """the relation {id!r} is not in force, or names nothing to read. It ends by
+    s.unrelate, by a move, or when one of its sessions is deleted or erased. s.relations lists those
+    in force."""
+    id: str
+
+
+class CitedChanged(SessionError, code="relation.changed", status=409):
+    template = """{name} of session {key} is not what it was when the relation {id!r} was made. End
+    it with s.unrelate, and cite the session again."""
+    id: str
+    key: object
+    name: str
 
 
 class BlobNotFound(SessionError, LookupError, code="blob.not_found", status=404):

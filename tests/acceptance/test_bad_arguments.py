@@ -632,7 +632,8 @@ ELSEWHERE = {
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
     *("mirror", "now"),
-    *("relate", "relations", "graph"),  # tests of relations
+    *("relate", "relations", "unrelate", "graph"),  # tests of relations
+    *("cite", "read_cited"),  # and of citations
     "home",  # tests of moves
     *("share", "unshare", "read_shared", "follow_shared", "write_shared"),  # and of shares
 }

@@ -130,6 +130,17 @@ async def test_relatives_are_listed(place: Place) -> None:
     assert [(e["session_id"], e["kind"]) for e in made["data"]] == [(fork, "peer")]
     back = await place.get(f"/limpet/v1/sessions/{fork}/relations?kind=peer")
     assert back["data"][0]["session"]["id"] == "c 1"
+    cited = await place.post(
+        f"/limpet/v1/sessions/{fork}/citations",
+        {"session_id": place.one.rpartition("/")[2], "fields": ["n"]},
+    )
+    assert (cited["kind"], cited["fields"], cited["outputs"]) == ("reference", ["n"], False)
+    way = f"/limpet/v1/sessions/{fork}/citations?relation={cited['id']}"
+    assert list((await place.get(way))["values"]) == ["n"]
+    ended = await place.post(f"/limpet/v1/sessions/{fork}/relations/end", {"id": cited["id"]})
+    assert [each["kind"] for each in ended["data"]] == ["peer"]
+    gone = await place.door.get(way)
+    assert (gone.status, "is not in force" in gone.body["error"]["message"]) == (404, True)
     graph = await place.get(f"{place.one}/graph")
     assert {each["kind"] for each in graph["edges"]} == {"fork", "peer"}
     assert len(graph["nodes"]) == 2

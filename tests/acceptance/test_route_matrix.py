@@ -241,6 +241,11 @@ CASES: dict[tuple[str, str], Case] = {
     ("GET", f"{L}/tree"): asks("read"),
     ("GET", f"{L}/relations"): asks("read"),
     ("POST", f"{L}/relations"): asks("write", {"session_id": "{other}", "kind": "peer"}),
+    ("POST", f"{L}/relations/end"): asks("read", {"id": "never"}, refused=404),
+    ("POST", f"{L}/citations"): asks(
+        "write", {"session_id": "{other}", "fields": ["n"]}, refused=400
+    ),
+    ("GET", f"{L}/citations"): asks("read", query="?relation=never", refused=404),
     ("GET", f"{L}/graph"): asks("read"),
     ("GET", f"{L}/graph_run"): asks("read"),
     ("GET", f"{L}/checkpoints"): asks("read"),

@@ -46,6 +46,42 @@ async def test_a_session_keeps_the_versions_it_was_set_up_with(lp: limpet.Limpet
     assert s.setup.current.vaults == ("payments@1",)
 
 
+async def test_a_session_takes_the_resources_and_vaults_of_its_agent(lp: limpet.Limpet) -> None:
+    """In the versions that the definition names, or the newest, in the commit that creates it."""
+    await made(lp, "one")
+    await lp.resources.put("repo", {"mount": "/elsewhere"}, actor=ADA)
+    named = {"resources": ["repo@1", "docs"], "vaults": ["payments"]}
+    await lp.agents.put("support", named, actor=ADA)
+    s = await lp.create("support", "ada", "two", agent="support@2", actor=ADA)
+    for each in (s, await lp.get(s.key)):
+        setup = each.setup.current
+        assert (setup.agent, setup.resources) == ("support@2", ("docs@1", "repo@1"))
+        assert setup.vaults == ("payments@1",)
+    assert [event.type for event in await s.read()] == ["session.created", "session.attached"]
+    assert await s.setup.vaults() == {"payments@1": ("stripe",)}
+    before = await lp.create("support", "ada", "three", agent="support@1", actor=ADA)
+    assert (before.setup.current.resources, before.version) == ((), 1)
+    for wrong, error in (
+        ({"resources": "repo"}, limpet.InvalidInput),
+        ({"vaults": [{"stripe": REFERENCE}]}, limpet.InvalidInput),
+        ({"resources": ["missing"]}, limpet.errors.DocumentNotFound),
+    ):
+        await lp.agents.put("support", wrong, actor=ADA)
+        with pytest.raises(error):
+            await lp.create("support", "ada", "four", agent="support", actor=ADA)
+    assert await lp.find("support", "ada", "four") is None
+
+
+async def test_an_owner_creates_a_session_of_an_agent_with_its_resources() -> None:
+    """Though to attach by hand takes more: the definition says what its sessions have."""
+    async with limpet.open("memory://") as lp:
+        await lp.resources.put("repo", {"mount": "/srv"}, actor=ADA)
+        await lp.agents.put("support", {"resources": ["repo"]}, actor=ADA)
+        own = lp.acting_as(limpet.Principal(ADA, role="owner", app="support", user="ada"))
+        s = await own.create("support", "ada", "one", agent="support")
+        assert s.setup.current.resources == ("repo@1",)
+
+
 async def test_equal_setups_have_one_fingerprint(lp: limpet.Limpet) -> None:
     """In another session and another order it is the same; any change changes it."""
     one, two = await made(lp, "one"), await made(lp, "two")

@@ -524,6 +524,12 @@ async def test_only_what_was_granted(lp: limpet.Limpet) -> None:
     for share, name in ((read, "draft"), (write, "secret")):
         with pytest.raises(errors.CrossSessionAccessDenied):
             await b.write_shared(share.id, {name: 2}, expect={name: 1})
+    for values, expect in (({"draft": 2, "secret": 3}, None), ({"draft": 2}, {"secret": 1})):
+        with pytest.raises(errors.CrossSessionAccessDenied, match="the field 'secret'") as info:
+            await b.write_shared(write.id, values, expect=expect)
+        assert info.value.field == "secret"
+    with pytest.raises(errors.CrossSessionAccessDenied, match="may only be read"):
+        await b.write_shared(read.id, {"draft": 2}, expect={"draft": 1})
     eve = await lp.create("support", "eve", "e", actor="user:eve")
     with pytest.raises(errors.CrossSessionAccessDenied) as info:
         await a.share(eve, "draft")

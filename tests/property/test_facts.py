@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from limpet.errors import LimpetError
 from limpet.model import Draft, Event, Fact, Key, Prepared, head, prepare
 from limpet.model.due import deadline_us, due_us, reasons_at, runnable_us
-from limpet.model.facts import checkpoints, outcomes, retention, timers
+from limpet.model.facts import checkpoints, outcomes, relations, retention, timers
 from limpet.model.facts.creation import created
 from limpet.model.facts.running import (
     budgets,
@@ -25,6 +25,7 @@ from limpet.model.facts.running import (
 from limpet.model.facts.shapes import _SHAPES, check_shape
 from limpet.model.fold import Fold, record, replay
 from limpet.model.values import FrozenDict
+from limpet.session.relations import relation_in
 from limpet.store.sqlite.rows import due_columns, facts_text
 from tests.property.strategies import values
 from tests.support.examples import examples
@@ -146,6 +147,39 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "user.resolution": {"request_id": "r3", "decision": "happened", "output": 1},
     "user.define_outcome": {"title": "t", "detail": "d", "criteria": ["a"]},
 }
+# And of those that only readers of a log look into.
+LOGGED: Final[dict[str, dict[str, Any]]] = {
+    "session.related": {
+        "kind": "predecessor",
+        "direction": "to",
+        "app": "support",
+        "user": "eve",
+        "id": "other",
+        "uid": "u2",
+        "reads": {
+            "version": 3,
+            "output": "0" * 64,
+            "fields": {"plan": "1" * 64},
+            "blobs": [
+                {
+                    "uri": f"blob:sha256:{'2' * 64}",
+                    "sha256": "2" * 64,
+                    "size": 3,
+                    "media_type": "text/plain",
+                }
+            ],
+            "maker": {
+                "id": "user:eve",
+                "role": "owner",
+                "app": "support",
+                "user": "eve",
+                "task": "t",
+                "attributes": {"team": "a"},
+            },
+        },
+    },
+    "session.unrelated": {"relation": "r1"},
+}
 FIRST: Final[dict[str, dict[str, Any]]] = {
     "session.created": {
         "labels": {"plan": "gold"},
@@ -265,6 +299,22 @@ def test_a_fact_of_a_wrong_shape_is_refused_or_folds(steps: list[tuple[str, Any]
 
 
 @examples(300)
+@given(shaped(LOGGED))
+def test_a_relation_of_a_wrong_shape_is_refused_or_read(step: tuple[str, Any]) -> None:
+    """What is accepted can be shown, and says what may be read."""
+    type, data = step
+    try:
+        _, made = record(BEGUN, ready(type, data, 10), NOW_US, b"s" * 16)
+    except LimpetError:
+        return
+    event = stored(made.event, made.raw)
+    if type == relations.RELATED:
+        assert relation_in(event).key == relations.key_in(event.data)
+        if "reads" in event.data:
+            msgspec.convert(event.data["reads"], relations.ReadTerms)
+
+
+@examples(300)
 @given(shaped(FIRST), st.lists(shaped(GOOD), max_size=2))
 def test_a_first_event_of_a_wrong_shape_is_refused_or_folds(
     first: tuple[str, Any], steps: list[tuple[str, Any]]
@@ -273,10 +323,10 @@ def test_a_first_event_of_a_wrong_shape_is_refused_or_folds(
     follow(Fold(head.blank(KEY, "e0", NOW_US)), [first, *steps])
 
 
-@pytest.mark.parametrize("type", sorted({**GOOD, **FIRST}))
+@pytest.mark.parametrize("type", sorted({**GOOD, **FIRST, **LOGGED}))
 def test_the_good_example_of_a_fact_fits(type: str) -> None:
     """Otherwise the examples would show nothing."""
-    check_shape(type, {**GOOD, **FIRST}[type])
+    check_shape(type, {**GOOD, **FIRST, **LOGGED}[type])
 
 
 @pytest.mark.parametrize("type", sorted(_SHAPES))

@@ -87,6 +87,22 @@ class Principal(_Identified, frozen=True, kw_only=True):
             )
 
 
+def principal_data(principal: Principal) -> dict[str, Any]:
+    """A principal in the data of an event, to be asked for later: see `principal_in`."""
+    data: dict[str, Any] = {"id": principal.id, "role": principal.role}
+    for name in ("app", "user", "task"):
+        if (value := getattr(principal, name)) is not None:
+            data[name] = value
+    if principal.attributes:
+        data["attributes"] = dict(principal.attributes)
+    return data
+
+
+def principal_in(data: Mapping[str, Any]) -> Principal:
+    """The principal whose data this is."""
+    return Principal(**data)
+
+
 class Resource(msgspec.Struct, frozen=True):
     """The subject of a decision. `head` is the session's, if it exists and was read."""
 

@@ -83,6 +83,7 @@ from limpet.model.facts.moves import (
 )
 from limpet.model.facts.outcomes import DEFINED
 from limpet.model.facts.phases import TRANSITIONS, TYPES
+from limpet.model.facts.relations import RELATED, key_in
 from limpet.model.facts.running.budgets import GRANTED, RETURNED
 from limpet.model.facts.running.children import (
     CHILD_CREATED,
@@ -118,7 +119,14 @@ from limpet.model.keys import (
 )
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
-from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
+from limpet.security.access import (
+    Action,
+    AllowedOperation,
+    Resource,
+    ResourceKind,
+    SessionView,
+    principal_data,
+)
 from limpet.security.guard import Guard
 from limpet.security.isolation import is_isolated
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
@@ -772,6 +780,8 @@ class GuardedStore:
                 await self._check_names(draft, commit, head)
             if draft.type in WHOLE_STATE and head is not None:
                 await self._check_taking(draft, key, head)
+            if draft.type == RELATED and "reads" in draft.data:
+                await self._check_reads(draft, resource)
         if commit.guards:
             await self._check_guards(commit, head)
         if commit.base is not None:
@@ -1095,6 +1105,23 @@ class GuardedStore:
         if draft.type == MERGED and draft.origin is None:
             other = draft.data["other"]
             await self._check_whole("read", Key(other["app"], other["user"], other["id"]))
+
+    async def _check_reads(self, draft: Prepared, resource: Resource) -> None:
+        """Raise AccessDenied unless the principal may read what a relation lets a session read, and
+        is the one who is remembered for it. An admin is believed what another store recorded."""
+        maker, own = draft.data["reads"].get("maker"), self.guard.principal
+        if draft.origin is not None and own.role == "admin":
+            return
+        if maker != principal_data(own):
+            await self.guard.deny("access_denied", "write", resource)
+        if draft.origin is not None:
+            return  # where it comes from is not here
+        of = key_in(draft.data)
+        await self._check("read", of)
+        head = await self._head(of)
+        for name in draft.data["reads"].get("fields", ()):
+            field = Resource("field", of.app, of.user, of.id, name, head)
+            await self.guard.check("read", field)
 
     async def _check_guards(self, commit: Commit, head: Head | None) -> None:
         """A condition on a name tells its version: only for those who see it."""

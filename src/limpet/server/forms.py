@@ -247,12 +247,31 @@ class LineageForm(TypedDict):
 
 
 class RelationForm(TypedDict):
+    """A relation of a session, and what it may read of the other by it."""
+
+    id: str
     session_id: str
     session: KeyForm
     kind: str
     direction: str
     at: str
     actor: str
+    outputs: bool
+    fields: list[str]
+    blobs: list[Any]
+
+
+class CitedForm(TypedDict):
+    """The output, fields and blobs of another session that a relation lets one read."""
+
+    id: str
+    kind: str
+    session: KeyForm
+    output: Any
+    values: dict[str, Any]
+    blobs: list[Any]
+    source_version: int
+    at: str
 
 
 class VisitForm(TypedDict):

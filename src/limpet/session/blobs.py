@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+)
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -46,6 +53,7 @@ Content: TypeAlias = (
     bytes | bytearray | memoryview | Readable | Iterable[bytes] | AsyncIterable[bytes]
 )
 AnyRef: TypeAlias = "Ref[Any] | Mapping[str, Any] | str"
+CitedBlob: TypeAlias = Callable[[Writer, str], AsyncGenerator[bytes, None]]
 
 
 async def put_blob(
@@ -77,6 +85,24 @@ async def get_blob(journal: Journal, key: Key, ref: AnyRef) -> bytes:
 def stream_blob(journal: Journal, key: Key, ref: AnyRef) -> AsyncGenerator[bytes, None]:
     """A blob chunk by chunk; SessionCorrupt instead of a chunk that is not what was put."""
     return _chunks(_blobs(journal), key, hash_of(ref))
+
+
+async def kept_blob(journal: Journal, key: Key, hash: str) -> Ref[Any] | None:
+    """The Ref of a blob that the session has; None if it has none of this hash."""
+    from limpet.model.state.types import Ref
+
+    blob = await _blobs(journal).find(key, hash)
+    return None if blob is None else Ref.blob(blob.hash, blob.size, blob.media_type)
+
+
+async def read_blob_chunk(journal: Journal, key: Key, hash: str, number: int) -> tuple[bytes, int]:
+    """One chunk of a blob, and how many it has. Raises BlobNotFound."""
+    blobs = _blobs(journal)
+    blob = await blobs.find(key, hash)
+    chunk = None if blob is None else await blobs.chunk(key, hash, number)
+    if blob is None or chunk is None:
+        raise BlobNotFound(key, hash)
+    return chunk, blob.chunks
 
 
 async def _chunks(blobs: Blobs, key: Key, hash: str) -> AsyncGenerator[bytes, None]:
@@ -196,10 +222,10 @@ def _blobs(journal: Journal) -> Blobs:
 class SessionBlobs:
     """The blobs of one session: `s.blobs`."""
 
-    __slots__ = ("_writer",)
+    __slots__ = ("_cited", "_writer")
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, writer: Writer, cited: CitedBlob) -> None:
+        self._writer, self._cited = writer, cited
 
     async def put(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
         """Store large content beside the log and return its Ref: bytes, a binary file, or an
@@ -214,12 +240,13 @@ class SessionBlobs:
         return await put_blob(journal, self._writer.known.key, content, media_type, lease)
 
     async def get(self, ref: AnyRef) -> bytes:
-        """Return the content that a Ref (or its data, or its hash) names, all of it in memory.
+        """Return the content that a Ref (or its data, or its hash) names, all of it in memory: a
+        blob of this session, or one of another that it cites.
 
         Use `stream` for large content. Raises BlobNotFound, and SessionCorrupt if it is not what
-        was put.
+        was put; CrossSessionAccessDenied if it may not be read of the other session any more.
         """
-        return await get_blob(self._writer.journal, self._writer.known.key, ref)
+        return b"".join([chunk async for chunk in self.stream(ref)])
 
     def stream(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
         """Yield the content that a Ref names, chunk by chunk: `async for chunk in
@@ -227,4 +254,14 @@ class SessionBlobs:
 
         Raises as `get` does.
         """
-        return stream_blob(self._writer.journal, self._writer.known.key, ref)
+        return self._own_or_cited(hash_of(ref))
+
+    async def _own_or_cited(self, hash: str) -> AsyncGenerator[bytes, None]:
+        writer = self._writer
+        blobs, key = _blobs(writer.journal), writer.known.key
+        own = await blobs.find(key, hash) is not None
+        async with aclosing(
+            _chunks(blobs, key, hash) if own else self._cited(writer, hash)
+        ) as chunks:
+            async for chunk in chunks:
+                yield chunk

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import EMPTY, Commit, DefaultActor, Prepared, scope_of
+from limpet.model import EMPTY, Commit, DefaultActor, Fact, Prepared, scope_of
 from limpet.model.facts.creation import created
 from limpet.model.facts.isolation import InheritedIsolation, Isolation
 from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.running.budgets import Budget, budget_of, granted
+from limpet.model.facts.running.setup import attached
 from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
-from limpet.session.documents import Documents, versioned
+from limpet.session.documents import Documents, asked_version, versioned
 from limpet.session.journal import Journal
 from limpet.session.services import Services
 from limpet.session.session import Session
@@ -56,6 +57,11 @@ class Creation(msgspec.Struct, frozen=True):
     def commit(self, more: tuple[Prepared, ...] = ()) -> Commit:
         """The commit that creates it, with further events of its own."""
         return Commit(self.session.key, (self.draft, *more), 0, reuse=self.reuse)
+
+    def drafts_with(self, journal: Journal, fact: Fact | None) -> tuple[Prepared, ...]:
+        """Its first event, and a fact beside it, by who creates it."""
+        more = () if fact is None else (journal.prepare(fact, self.draft.actor),)
+        return (self.draft, *more)
 
 
 def creation(
@@ -171,18 +177,45 @@ def _unpacked(envelope: Envelope) -> Beginning:
     )
 
 
+class SetUp(msgspec.Struct, frozen=True):
+    """What a session is set up with: documents by version and a budget, in its first event; and the
+    resources and vaults of its agent, in a second one."""
+
+    first: Mapping[str, Any]
+    attached: Fact | None = None
+
+
 async def set_up(
     journal: Journal, agent: str | None, environment: str | None, budget: Budget | float | None
-) -> dict[str, Any]:
-    """Return what a session is created with beside its state: documents by version, and a budget.
-
-    Raises DocumentNotFound.
-    """
+) -> SetUp:
+    """Return what a session is created with beside its state. Raises DocumentNotFound, InvalidInput
+    if the definition of the agent names no documents where it should."""
     setup: dict[str, Any] = {}
+    fact = None
     if agent is not None:
-        setup["agent"] = await versioned(Documents(journal, "agents"), agent)
+        definition = await asked_version(Documents(journal, "agents"), agent)
+        setup["agent"] = f"{definition.name}@{definition.version}"
+        fact = await _attached(journal, setup["agent"], definition.value)
     if environment is not None:
         setup["environment"] = await versioned(Documents(journal, "environments"), environment)
     if budget is not None:
         setup["budget"] = granted(budget_of(budget)).data
-    return setup
+    return SetUp(setup, fact)
+
+
+async def _attached(journal: Journal, agent: str, definition: Any) -> Fact | None:
+    """The resources and vaults that the definition of an agent names, in their versions."""
+    named: dict[str, list[str]] = {}
+    for kind in ("resources", "vaults"):
+        names = definition.get(kind) if isinstance(definition, Mapping) else None
+        if names is None:
+            continue
+        if not isinstance(names, list) or not all([isinstance(n, str) and n for n in names]):
+            raise InvalidInput(
+                f"the definition {agent} has {kind} that are not a list of names, as in "
+                f"{{'{kind}': ['repo', 'wiki@2']}}. Put the definition again in that form."
+            )
+        named[kind] = [await versioned(Documents(journal, kind), name) for name in names]
+    if not any(named.values()):
+        return None
+    return attached(resources=named.get("resources"), vaults=named.get("vaults"))

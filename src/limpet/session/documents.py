@@ -471,14 +471,20 @@ async def _change(
 
 async def versioned(documents: Documents, name: str) -> str:
     """`name@version`: the version that was asked for, or the newest. Raises DocumentNotFound."""
+    document = await asked_version(documents, name)
+    return f"{document.name}@{document.version}"
+
+
+async def asked_version(documents: Documents, name: str) -> Document:
+    """The version of a document that `support@3` names, or the newest of `support`. Raises
+    DocumentNotFound."""
     if not isinstance(name, str):
         wanted = "a document is named by a text, as in 'support' or 'support@3'"
         raise InvalidInput(f"{wanted}, not by {described(name)}.")
     base, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise InvalidInput(f"{name!r} does not name a version: write it as in 'support@3'.")
-    document = await documents.get(base, int(version) if version else None)
-    return f"{base}@{document.version}"
+    return await documents.get(base, int(version) if version else None)
 
 
 def _document(key: Key, event: Event) -> Document:

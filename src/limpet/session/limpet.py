@@ -526,8 +526,9 @@ class Limpet:
         session stays taken (SessionDeleted), unless `reuse_deleted`; that of an archived session
         always does. With phase="init" it accepts everything and runs nothing until s.activate().
         `timeouts` override those of the app's policy (lp.policies.lifecycle). `agent` ("support",
-        "support@3") and `environment` name documents; the session keeps their versions. `budget`
-        limits its use. `isolation` sets who may use it, permanently; by default only its user.
+        "support@3") and `environment` name documents; the session keeps their versions, and takes
+        the resources and vaults that the agent's definition names. `budget` limits its use.
+        `isolation` sets who may use it, permanently; by default only its user.
         """
         services = self._services
         setup = await set_up(services.journal, agent, environment, budget)
@@ -546,12 +547,13 @@ class Limpet:
             reuse_deleted=reuse_deleted,
             phase=phase,
             timeouts=timeouts,
-            setup=setup,
+            setup=setup.first,
             isolation=isolation,
         )
         session = new.session
+        drafts = new.drafts_with(services.journal, setup.attached)
         try:
-            (committed,) = await services.journal.commit((new.commit(),))
+            (committed,) = await services.journal.commit((new.commit(drafts[1:]),))
         except SessionDeleted:
             await writer_of(session).refuse_elsewhere()
             raise
@@ -562,7 +564,7 @@ class Limpet:
             raise
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise type(error)(error.where, error.reason, "create") from error
-        writer_of(session).known.begin(committed, (new.draft,))
+        writer_of(session).known.begin(committed, drafts)
         if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
         return session

@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from limpet.errors import (
     AccessDenied,
     InvalidInput,
     LimpetError,
+    RelationNotFound,
     SealUnavailable,
     SessionError,
     SessionMoved,
 )
-from limpet.model import Commit, Event, Head, Key, described, to_time
+from limpet.model import EMPTY, Commit, Event, Head, Key, described, to_time
 from limpet.model.facts.history import MERGED
-from limpet.model.facts.moves import departure
+from limpet.model.facts.moves import ARRIVED, departure
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.relations import (
     RELATED,
     RELATION_KINDS,
+    UNRELATED,
     Direction,
+    ReadTerms,
     RelationKind,
     key_in,
     related,
+    unrelated,
 )
 from limpet.model.facts.running.children import CHILD_CREATED, parent_in
 from limpet.model.facts.running.spawned import CHILD_SPAWNED
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED
 from limpet.model.limits import PAGE_MAX
+from limpet.model.state.types import Ref
 from limpet.session.history.point_in_time import head_now
 from limpet.session.runs.delegation import head_in
 from limpet.session.writer import Writer
@@ -46,13 +52,29 @@ _READ: Final = (CHILD_CREATED, CHILD_SPAWNED, MERGED, RELATED, SHARED, SHARE_REC
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """One relation of a session: `key` is the other's, `actor` who related them."""
+    """One relation of a session: `key` is the other's, `actor` who related them.
+
+    `outputs`, `fields` and `blobs` are what this session may read of the other by it, with
+    `s.read_cited(id)`.
+    """
 
     kind: RelationKind
     direction: Direction
     key: Key
     at: datetime
     actor: str
+    id: str = ""
+    outputs: bool = False
+    fields: tuple[str, ...] = ()
+    blobs: tuple[Ref[Any], ...] = ()
+
+
+class InForce(NamedTuple):
+    """A relation as a log has it: with the uid of the other session, and what may be read of it."""
+
+    relation: Relation
+    uid: str
+    reads: ReadTerms | None
 
 
 class SessionNode(msgspec.Struct, frozen=True):
@@ -161,8 +183,11 @@ def check_kind(kind: object) -> RelationKind | None:
     raise InvalidInput(f"the kind of a relation is one of {kinds}, not {described(kind)}.")
 
 
-async def relate(own: Writer, other: Writer, kind: object, actor: str) -> None:
-    """Record the relation in both logs, in one commit. Recorded already, nothing changes."""
+async def relate(
+    own: Writer, other: Writer, kind: object, actor: str, *, reads: ReadTerms | None = None
+) -> Relation:
+    """Record the relation in both logs, in one commit. Recorded already, nothing changes; with
+    `reads` it is another one each time."""
     checked = check_kind(kind)
     if checked is None:
         raise InvalidInput(f"name the kind of the relation: {', '.join(RELATION_KINDS)}.")
@@ -173,36 +198,127 @@ async def relate(own: Writer, other: Writer, kind: object, actor: str) -> None:
     if other.known.key == own.known.key:
         raise InvalidInput(f"{own.known.key} cannot be related to itself. Name another session.")
     here, there = await head_now(own), await head_now(other)
+    store, journal = own.journal.store, own.journal
     ways: tuple[Direction, Direction] = ("both", "both") if checked == "peer" else ("to", "from")
-    sides = ((own, here, there, ways[0]), (other, there, here, ways[1]))
-    drafts = [
-        own.journal.prepare(related(checked, way, head.key, head.uid, actor), actor)
-        for _, _, head, way in sides
+    ended = [
+        await _ended_before(store, here, checked, ways[0], there.uid),
+        await _ended_before(store, there, checked, ways[1], here.uid),
     ]
+    id = None if reads is None else journal.new_id()
+    facts = (
+        related(checked, ways[0], there.key, there.uid, actor, before=ended[0], reads=reads, id=id),
+        related(checked, ways[1], here.key, here.uid, actor, before=ended[1]),
+    )
+    sides = ((own, here), (other, there))
+    drafts = [journal.prepare(fact, actor) for fact in facts]
     commits = [
         Commit(
             head.key, (draft,), fence=None if side.lease is None else side.lease.fence, uid=head.uid
         )
-        for (side, head, _, _), draft in zip(sides, drafts, strict=True)
+        for (side, head), draft in zip(sides, drafts, strict=True)
     ]
-    answers = await own.journal.commit(commits)
-    for (side, _, _, _), draft, answer in zip(sides, drafts, answers, strict=True):
+    answers = await journal.commit(commits)
+    for (side, _), draft, answer in zip(sides, drafts, answers, strict=True):
         side.known.absorb(answer, (draft,))
+    return relation_in(answers[0].events[0])
+
+
+async def _ended_before(
+    store: Store, head: Head, kind: RelationKind, way: Direction, uid: str
+) -> int:
+    """Return how many relations of this kind and direction to the other session have ended."""
+    base = f"related/{kind}/{way}/{uid}"
+    ended = 0
+    async for event in _events(store, head, (UNRELATED,)):
+        if event.data is not None and event.data["relation"] in (base, f"{base}/{ended}"):
+            ended += 1
+    return ended
+
+
+async def unrelate(own: Writer, id: str, actor: str) -> None:
+    """End a relation, at both ends if the other can be written. Raises RelationNotFound."""
+    journal, head = own.journal, await head_now(own)
+    known = await relations_in_force(journal.store, head)
+    recorded = next((each for each in known if each.relation.id == id), None)
+    if recorded is None:
+        raise RelationNotFound(id)
+    draft = journal.prepare(unrelated(id), actor)
+    fence = None if own.lease is None else own.lease.fence
+    mine = Commit(head.key, (draft,), fence=fence, uid=head.uid)
+    alike = [each for each in known if _ends(each) == _ends(recorded)]
+    theirs = None
+    # By a relation to another one it may have several to read from; the other has one to them all.
+    if len(alike) == 1 or recorded.relation.direction != "to":
+        theirs = await _ends_there(own, recorded, head, actor)
+    try:
+        answers = await journal.commit((mine,) if theirs is None else (mine, theirs))
+    except (AccessDenied, SessionError) as error:
+        if theirs is None or getattr(error, "key", theirs.key) != theirs.key:
+            raise
+        answers = await journal.commit((mine,))
+    own.known.absorb(answers[0], (draft,))
+
+
+def _ends(of: InForce) -> tuple[str, str, str]:
+    return (of.relation.kind, of.relation.direction, of.uid)
+
+
+async def _ends_there(own: Writer, recorded: InForce, here: Head, actor: str) -> Commit | None:
+    """The end of a relation at the other session; None if that is gone or knows nothing of it."""
+    store, mirrored = own.journal.store, {"to": "from", "from": "to", "both": "both"}
+    try:
+        there = (await store.load(recorded.relation.key, tail=0, scopes=False)).head
+        known = await relations_in_force(store, there)
+    except (AccessDenied, SessionError, SealUnavailable):
+        return None
+    way = mirrored[recorded.relation.direction]
+    ids = [of.relation.id for of in known if _ends(of) == (recorded.relation.kind, way, here.uid)]
+    if there.uid != recorded.uid or departure(there.facts) is not None or not ids:
+        return None
+    drafts = [own.journal.prepare(unrelated(id), actor) for id in ids]
+    return Commit(there.key, tuple(drafts), uid=there.uid)
 
 
 async def relations_of(store: Store, head: Head, kind: RelationKind | None) -> list[Relation]:
     """Read the relations of a session from its own log, the oldest first."""
-    return [
-        Relation(
-            event.data["kind"],
-            event.data["direction"],
-            key_in(event.data),
-            to_time(event.at_us),
-            event.actor,
-        )
-        async for event in _events(store, head, (RELATED,))
-        if event.data is not None and kind in (None, event.data["kind"])
-    ]
+    known = [each.relation for each in await relations_in_force(store, head)]
+    return [each for each in known if kind in (None, each.kind)]
+
+
+async def relations_in_force(store: Store, head: Head) -> list[InForce]:
+    """Read the relations that have not ended, the oldest first. Those by which a session reads from
+    another let it read nothing where it has moved to."""
+    known: dict[str, InForce] = {}
+    async for event in _events(store, head, (RELATED, UNRELATED, ARRIVED)):
+        data = event.data
+        if event.type == ARRIVED:
+            known = {id: InForce(_plain(of.relation), of.uid, None) for id, of in known.items()}
+        elif data is not None and event.type == UNRELATED:
+            known.pop(data["relation"], None)
+        elif data is not None:
+            reads = msgspec.convert(data["reads"], ReadTerms) if "reads" in data else None
+            known[event.id] = InForce(relation_in(event), data["uid"], reads)
+    return list(known.values())
+
+
+def _plain(relation: Relation) -> Relation:
+    return structs.replace(relation, outputs=False, fields=(), blobs=())
+
+
+def relation_in(event: Event) -> Relation:
+    data = event.data
+    reads = data.get("reads", EMPTY)
+    return Relation(
+        data["kind"],
+        data["direction"],
+        key_in(data),
+        to_time(event.at_us),
+        event.actor,
+        event.id,
+        "output" in reads,
+        tuple(reads.get("fields", ())),
+        tuple([Ref.parse(each) for each in reads.get("blobs", ())]),
+    )
 
 
 async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
@@ -266,8 +382,9 @@ async def _edges_of(store: Store, head: Head) -> list[SessionEdge]:
     if (origin := head.facts.get("parent")) is not None:
         edges.append(SessionEdge(key_in(origin), key, "fork"))
     edges += [SessionEdge(key, fork, "fork") for fork in await store.forks(key)]
+    related = {of.relation.id for of in await relations_in_force(store, head)}
     async for event in _events(store, head, _READ):
-        if event.data is not None:
+        if event.data is not None and (event.type != RELATED or event.id in related):
             edges.append(_edge_in(key, event.type, event.data))
     return edges
 
@@ -286,12 +403,12 @@ def _edge_in(key: Key, type: str, data: Any) -> SessionEdge:
 
 def relation_edge(key: Key, data: Mapping[str, Any]) -> SessionEdge:
     """The edge of a relation that a session has recorded: the same from either end."""
-    ends = (key, key_in(data))
-    if data["kind"] == "peer":
+    ends, kind = (key, key_in(data)), data["kind"]
+    if kind == "peer":
         ends = (min(ends), max(ends))
-    elif data["direction"] == "from":
+    elif (data["direction"] == "from") is not (kind == "predecessor"):
         ends = (ends[1], ends[0])
-    return SessionEdge(*ends, data["kind"])
+    return SessionEdge(*ends, "successor" if kind == "predecessor" else kind)
 
 
 async def _events(store: Store, head: Head, types: tuple[str, ...]) -> AsyncIterator[Event]:

@@ -10,8 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from limpet.model import Key
+from limpet.model.facts.relations import RelationKind
 from limpet.model.head import check_present
 from limpet.security.receipts import Proof, Receipt
+from limpet.session.citations import Cited, cited_chunk, read_cited
 from limpet.session.history.checkpoint_log import CheckpointKind, CheckpointRef
 from limpet.session.history.checkpoints import newest_checkpoint
 from limpet.session.history.retention import CompactReport, watch_app
@@ -23,6 +25,7 @@ from limpet.session.move.departures import Departure, open_departures
 from limpet.session.move.reclaim import Reclaimed
 from limpet.session.move.routes import Home
 from limpet.session.performed import VERBS, ServedVerb
+from limpet.session.relations import Relation
 from limpet.session.runs.promotion import Proposal, ProposalStatus, waiting_proposals
 from limpet.session.services import Services
 from limpet.session.session import Session
@@ -42,6 +45,10 @@ def _verbs() -> dict[str, ServedVerb]:
         "erase_user": _verb((str, str, Text), Erasures, _erase_user),
         "archive": _verb((Key, Text), Transition, _archive),
         "complete_children": _verb((Key, Text), type(None), _complete_children),
+        "cite": _verb((Key, Key, tuple[str, ...], tuple[str, ...], Text), Relation, _cite),
+        "relate_outputs": _verb((Key, Key, RelationKind, Text), Relation, _relate_outputs),
+        "read_cited": _verb((Key, str), Cited, _read_cited, reads=True),
+        "cited_chunk": _verb((Key, str, int), tuple[bytes, int], _cited_chunk, reads=True),
         "archived_bundle": _verb((Key,), bytes, _archived_bundle, reads=True),
         "unarchive": _verb((Key, Text), Transition, _unarchive),
         "checkpoint": _verb(
@@ -87,6 +94,23 @@ async def _complete_children(lp: Any, key: Key, actor: Text) -> None:
     by = await services.foreseen("lifecycle", key, actor or LIFECYCLE_ACTOR)
     session = Session[Any](services.system, key, untyped=True)
     await PhaseChange(session, ("complete",), actor=by).complete_children()
+
+
+async def _cite(lp: Any, key: Key, other: Key, fields: Any, blobs: Any, actor: Text) -> Any:
+    session = lp.session(key)
+    return await session.cite(lp.session(other), fields=fields, blobs=blobs, actor=actor)
+
+
+async def _relate_outputs(lp: Any, key: Key, other: Key, kind: Any, actor: Text) -> Any:
+    return await lp.session(key).relate(lp.session(other), kind, outputs=True, actor=actor)
+
+
+async def _read_cited(lp: Any, key: Key, id: str) -> Cited:
+    return await read_cited(writer_of(lp.session(key)), id)
+
+
+async def _cited_chunk(lp: Any, key: Key, hash: str, number: int) -> tuple[bytes, int]:
+    return await cited_chunk(writer_of(lp.session(key)), hash, number)
 
 
 async def _archived_bundle(lp: Any, key: Key) -> bytes:

@@ -71,7 +71,7 @@ from limpet.session.arguments import (
     key_of,
     own_key,
 )
-from limpet.session.blobs import SessionBlobs
+from limpet.session.blobs import AnyRef, SessionBlobs
 from limpet.session.conversation.messages import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
@@ -86,7 +86,7 @@ from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns
 from limpet.session.runs.setup import SessionSetup
 from limpet.session.services import Services
-from limpet.session.writer import Handle, writer_of
+from limpet.session.writer import Handle, Writer, writer_of
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from limpet.model.diff.merge import Policy
     from limpet.model.envelope.envelope import Format
     from limpet.security.receipts import Proof, Receipt
+    from limpet.session.citations import Cited
     from limpet.session.conversation.context import Context, Count, Summarize
     from limpet.session.conversation.shapes import Message, Shape
     from limpet.session.history.branches import MergedSession
@@ -254,7 +255,7 @@ class Session(Handle, Generic[S]):
     @property
     def blobs(self) -> SessionBlobs:
         """Large binary values stored beside the log."""
-        return SessionBlobs(self._writer)
+        return SessionBlobs(self._writer, _cited_blob)
 
     @property
     def outcome(self) -> SessionOutcome:
@@ -767,23 +768,77 @@ class Session(Handle, Generic[S]):
         return fork
 
     async def relate(
-        self, other: Session[Any], kind: RelationKind, *, actor: str | None = None
-    ) -> None:
-        """Record that `other` is a successor, a peer or a reference of this session.
+        self,
+        other: Session[Any],
+        kind: RelationKind,
+        *,
+        outputs: bool = False,
+        actor: str | None = None,
+    ) -> Relation:
+        """Record that `other` is a successor, a predecessor, a peer or a reference of this session,
+        and return the relation.
 
         Both sessions record it in one commit, even if they have ended; repeating it changes
-        nothing. Raises SessionNotFound, SessionDeleted, SessionArchived.
+        nothing. With `outputs`, of a predecessor or a reference, this session may read the output
+        that the other has now: see `read_cited`. Then the other may also be archived, or one that
+        may only be read: it records nothing. Raises SessionNotFound, SessionDeleted,
+        SessionArchived; with `outputs` also CrossSessionAccessDenied.
         """
-        from limpet.session.relations import relate
+        from limpet.session.relations import check_kind, relate
 
-        await relate(self._writer, writer_of(_other(other)), kind, self._writer.acting(actor))
+        there, by = writer_of(_other(other)), self._writer.acting(actor)
+        check_flag("outputs", outputs)
+        if not outputs:
+            return await relate(self._writer, there, kind, by)
+        from limpet.session.citations import relate_outputs
+
+        return await relate_outputs(self._writer, there, check_kind(kind), by)
+
+    async def cite(
+        self,
+        other: Session[Any],
+        *,
+        fields: Iterable[str] = (),
+        blobs: Iterable[AnyRef] = (),
+        actor: str | None = None,
+    ) -> Relation:
+        """Let this session read top-level fields and blobs of another, as they are now, and return
+        the relation: a reference that only this session records.
+
+        Whoever cites must be allowed to read what is cited; the other session may have ended, or be
+        archived. See `read_cited`. Raises CrossSessionAccessDenied, SessionNotFound,
+        SessionDeleted, BlobNotFound, InvalidInput.
+        """
+        from limpet.session.citations import cite
+
+        there = writer_of(_other(other))
+        return await cite(self._writer, there, fields, blobs, self._writer.acting(actor))
+
+    async def read_cited(self, relation: Relation | str) -> Cited:
+        """Return what a relation, or its id, lets this session read of the other: its output, or
+        the values of fields and the Refs of blobs. `s.blobs.get(ref)` has their content.
+
+        Each read is decided by both sides. Raises RelationNotFound if the relation has ended, also
+        by the end of a session; CitedChanged if it is not what was cited any more;
+        CrossSessionAccessDenied if whoever made the relation may not read it any more.
+        """
+        from limpet.session.citations import read_cited
+
+        return await read_cited(self._writer, _relation_id(relation))
+
+    async def unrelate(self, relation: Relation | str, *, actor: str | None = None) -> None:
+        """End a relation of this session, given it or its id: at both ends, if the other records
+        it and may be written. Raises RelationNotFound."""
+        from limpet.session.relations import unrelate
+
+        await unrelate(self._writer, _relation_id(relation), self._writer.acting(actor))
 
     async def relations(self, kind: RelationKind | None = None) -> tuple[Relation, ...]:
         """Return its relations to other sessions, of one kind or all, the oldest first.
 
-        They are visible from both ends: `direction` is "to", "from" or "both". A relation to a
-        deleted session stays. Children are in `runs`, forks and merges in `history`, all of them in
-        `lp.graph`. Raises SessionNotFound, SessionDeleted.
+        They are visible from both ends: `direction` is "to", "from" or "both"; a citation only from
+        the session that cites. A relation to a deleted session stays. Children are in `runs`, forks
+        and merges in `history`, all of them in `lp.graph`. Raises SessionNotFound, SessionDeleted.
         """
         from limpet.session.relations import check_kind, relations_of
 
@@ -1089,6 +1144,19 @@ class Session(Handle, Generic[S]):
         actor = self._writer.actor_or_none(actor)
         change = PhaseChange(self, events, reason=reason, actor=actor, more=more)
         return await change.run()
+
+
+def _relation_id(relation: object) -> str:
+    id = relation if isinstance(relation, str) else getattr(relation, "id", None)
+    if not isinstance(id, str) or not id:
+        raise InvalidInput("name a relation by itself or its id, as s.relations() returns it.")
+    return id
+
+
+def _cited_blob(writer: Writer, hash: str) -> AsyncGenerator[bytes, None]:
+    from limpet.session.citations import cited_blob
+
+    return cited_blob(writer, hash)
 
 
 def _check_request(id: str) -> None:

@@ -405,8 +405,11 @@ class SharedReader:
         """
         terms, journal = await self._terms(), self._journal
         source, target = key_in(terms["source"]), self._target.known.key
-        if terms["access"] != "write" or not {*values, *expect} <= set(terms["fields"]):
-            raise CrossSessionAccessDenied(source, target)
+        for name in (*values, *expect):
+            if name not in terms["fields"]:
+                raise CrossSessionAccessDenied(source, target, field=name)
+        if terms["access"] != "write":
+            raise CrossSessionAccessDenied(source, target, reason="this share may only be read")
         if not set(values) <= set(expect):
             raise InvalidInput("read_shared comes first, or pass expect={field: version}.")
         loaded = await self._load_source(terms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +29,8 @@ PINNED: dict[type[Any], str] = {
         append append_many append_soon update apply record label mark_processed
         read read_ids follow pending refresh messages context
         confirm answer resolve interrupt blocked_on fork merge rewind checkpoint envelope
-        relate relations share unshare shared read_shared follow_shared write_shared
+        relate relations unrelate cite read_cited
+        share unshare shared read_shared follow_shared write_shared
         activate suspend resume complete terminate archive
         history lifecycle tools runs blobs outcome setup memory""",
     SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention limits",
@@ -70,3 +73,31 @@ def test_a_class_has_the_names_that_are_meant_to_be_public_and_no_others(of: typ
     assert not pinned & more
     assert pinned - names == set()
     assert names - pinned == more
+
+
+RULE = Path(__file__).parents[3] / "docs" / "decisions" / "session-or-above.md"
+# Of a session, and of a session that is named by its key, or of all of them.
+BOTH = {"app", "resume", "status"}
+
+
+def ruled(of: type[Any]) -> dict[str, list[str]]:
+    """The names that the page gives a class, by their kind."""
+    _, _, rest = RULE.read_text().partition(f"\nOn `{of.__name__}`:\n")
+    table = rest.strip().partition("\n\n")[0].splitlines()[2:]
+    rows = [row.strip("|").split("|") for row in table]
+    return {kind.strip(): re.findall(r"`(\w+)`", names) for kind, names in rows}
+
+
+@pytest.mark.parametrize("of", [Session, Limpet], ids=lambda of: of.__name__)
+def test_each_public_name_has_its_kind_on_a_session_or_above_it(of: type[Any]) -> None:
+    """Continuity, pending work, pause, history on the session; coordination, publication and
+    governance above it; each name once."""
+    named = [name for names in ruled(of).values() for name in names]
+    assert sorted(named) == sorted(name for name in dir(of) if not name.startswith("_"))
+
+
+def test_what_stands_on_a_session_does_not_stand_above_it() -> None:
+    """Nor the other way round."""
+    on, above = ({n for names in ruled(of).values() for n in names} for of in (Session, Limpet))
+    assert on & above == BOTH
+    assert not set(ruled(Session)) & set(ruled(Limpet))

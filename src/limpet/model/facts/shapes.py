@@ -60,6 +60,7 @@ from limpet.model.limits import (
     PRIORITY_MAX,
     REASON_CHARS_MAX,
 )
+from limpet.model.state.types import Ref
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 TimerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARS_MAX)]
@@ -201,6 +202,23 @@ _SHARED: Final = {
     "sync": shares.ShareSync,
     "version": Count,
 }
+Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+# The part of another session that a relation lets one read, and the principal who made it.
+_BLOB: Any = shape({"size": Count, "media_type": Name}, uri=str, sha256=Hash)
+_MAKER: Final = shape(
+    {"app": KeyPart, "user": KeyPart, "task": KeyPart, "attributes": dict[str, Any]},
+    id=Actor,
+    role=KeyPart,
+)
+_READS: Final = shape(
+    {
+        "output": Hash,
+        "fields": table(Hash, relations.CITED_MAX, names=Name),
+        "blobs": Annotated[list[_BLOB], Meta(max_length=relations.CITED_MAX)],
+        "maker": _MAKER,
+    },
+    version=Count,
+)
 NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=moves.NODE_CHARS_MAX)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 _FAMILY: Final = Annotated[
@@ -280,6 +298,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     checkpoints.RECORDED: shape(number=Count, at_us=Time),
     priority.PRIORITIZED: shape(priority=Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]),
     relations.RELATED: shape(
+        {"reads": _READS},
         kind=relations.RelationKind,
         direction=relations.Direction,
         app=KeyPart,
@@ -287,6 +306,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
         id=KeyPart,
         uid=Id,
     ),
+    relations.UNRELATED: shape(relation=Id),
     retention.RETENTION_SET: shape(retention=_RETENTION),
     schema.MIGRATED: shape({"field_policies": _ACCESS["field_policies"]}, to=str),
     timeouts.TIMEOUTS_SET: shape(timeouts=dict[str, Any]),
@@ -379,6 +399,13 @@ def _check_created(data: Any) -> None:
         _check_isolation(stub.isolation)
 
 
+def _check_related(data: Any) -> None:
+    Key(data.app, data.user, data.id)
+    if data.reads is not UNSET and data.reads.blobs is not UNSET:
+        for blob in data.reads.blobs:
+            Ref.parse(msgspec.to_builtins(blob))
+
+
 def _check_forked(data: Any) -> None:
     Key(data.parent.app, data.parent.user, data.parent.id)
     _check_labels(data.labels)
@@ -427,7 +454,7 @@ _MORE: Final[Mapping[str, Callable[[Any], object]]] = {
     spawned.CHILD_SPAWNED: lambda data: Key(data.app, data.user, data.child),
     spawned.CHILD_DONE: lambda data: Key(data.app, data.user, data.child),
     moves.DEPARTED: lambda data: [Key(*names) for names in data.family or ()],
-    relations.RELATED: lambda data: Key(data.app, data.user, data.id),
+    relations.RELATED: _check_related,
     shares.SHARE_RECEIVED: lambda data: Key(data.source.app, data.source.user, data.source.id),
     timeouts.TIMEOUTS_SET: lambda data: _check_timeouts(data.timeouts),
 }

@@ -18,7 +18,7 @@ from limpet.model.facts.phases import (
     Phase,
 )
 from limpet.model.facts.priority import PRIORITIZED
-from limpet.model.facts.relations import RELATED
+from limpet.model.facts.relations import RELATED, UNRELATED
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.budgets import (
@@ -48,7 +48,7 @@ REHYDRATED: Final = "session.rehydrated"
 # In every phase: what is recorded about a transition, what the session is related to, where it
 # moves, the ends of its spawned children, how it was judged, and who looked at what.
 _ALWAYS: Final = frozenset(
-    (CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNSHARED, *TRANSITIONS, *MOVES)
+    (CHILD_DONE, HOOK_FAILED, RELATED, SCORED, UNRELATED, UNSHARED, *TRANSITIONS, *MOVES)
 )
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(

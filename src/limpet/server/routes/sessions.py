@@ -6,7 +6,7 @@ In the style of the wire: see `own`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from limpet.model.lease import readiness, status_at
 from limpet.security.access import Principal
 from limpet.server import ids
 from limpet.server.forms import (
+    CitedForm,
     EventForm,
     GraphForm,
     GraphRunForm,
@@ -134,10 +135,26 @@ class RevokeToken(msgspec.Struct):
 
 
 class RelateSession(msgspec.Struct):
-    """Another session, and what it is to this one: successor, peer or reference."""
+    """Another session, and its relation to this one: successor, predecessor, peer or reference;
+    and whether this one may read its output."""
 
     session_id: str
     kind: str
+    outputs: bool = False
+
+
+class CiteSession(msgspec.Struct):
+    """Another session, and the fields and blobs (by their SHA-256) that this one reads of it."""
+
+    session_id: str
+    fields: list[str] = []
+    blobs: list[str] = []
+
+
+class EndRelation(msgspec.Struct):
+    """A relation of this session, by its id."""
+
+    id: str
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -153,6 +170,9 @@ def routes(service: Service) -> list[BaseRoute]:
         at("GET", "/tree", tree),
         at("GET", "/relations", relations),
         at("POST", "/relations", relate),
+        at("POST", "/relations/end", unrelate),
+        at("POST", "/citations", cite),
+        at("GET", "/citations", cited),
         at("GET", "/graph", graph),
         at("GET", "/graph_run", graph_run),
         at("GET", "/requests", requests),
@@ -297,8 +317,20 @@ async def relations(call: WireCall) -> Answer:
 
 def _relation(each: Any) -> Json:
     at = {"at": rfc3339(each.at), "actor": each.actor}
-    id = {"session_id": ids.session_id(each.key.id), "session": key_form(each.key)}
-    return {**id, "kind": each.kind, "direction": each.direction, **at}
+    session = {"session_id": ids.session_id(each.key.id), "session": key_form(each.key)}
+    reads = {"outputs": each.outputs, "fields": each.fields, "blobs": _refs(each.blobs)}
+    return {
+        "id": each.id,
+        **session,
+        "kind": each.kind,
+        "direction": each.direction,
+        **at,
+        **reads,
+    }
+
+
+def _refs(blobs: Iterable[Any]) -> list[Json]:
+    return [ref.data for ref in blobs]
 
 
 @describe(response=PageForm[RelationForm])
@@ -307,8 +339,41 @@ async def relate(call: WireCall) -> Answer:
     session, body = await load(call), await call.body(RelateSession)
     other = Key(call.app, call.user, ids.session_key_id(body.session_id))
     kind: Any = body.kind
-    await session.relate(call.lp.session(other), kind)
+    await session.relate(call.lp.session(other), kind, outputs=body.outputs)
     return page([_relation(each) for each in await session.relations()], None)
+
+
+@describe(response=PageForm[RelationForm])
+async def unrelate(call: WireCall) -> Answer:
+    """End a relation, at both ends if the other session may be written."""
+    session, body = await load(call), await call.body(EndRelation)
+    await session.unrelate(body.id)
+    return page([_relation(each) for each in await session.relations()], None)
+
+
+@describe(response=RelationForm)
+async def cite(call: WireCall) -> Answer:
+    """Let this session read fields and blobs of another one, as they are now."""
+    session, body = await load(call), await call.body(CiteSession)
+    other = call.lp.session(Key(call.app, call.user, ids.session_key_id(body.session_id)))
+    return _relation(await session.cite(other, fields=body.fields, blobs=body.blobs))
+
+
+@describe(response=CitedForm)
+async def cited(call: WireCall) -> Answer:
+    """The part of another session that a relation lets this one read."""
+    session = await load(call)
+    read = await session.read_cited(call.text("relation") or "")
+    return {
+        "id": read.id,
+        "kind": read.kind,
+        "session": key_form(read.source),
+        "output": read.output,
+        "values": dict(read.values),
+        "blobs": _refs(read.blobs),
+        "source_version": read.source_version,
+        "at": rfc3339(read.at),
+    }
 
 
 @describe(response=GraphForm)

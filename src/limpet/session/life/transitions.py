@@ -87,7 +87,7 @@ _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has d
 DAY_SECONDS: Final = 86_400
 _US: Final = 1_000_000
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
-# How a finished child is completed with its parent, by its phase.
+# The way of a finished child to completion, by its phase.
 _TO_COMPLETE: Final[Mapping[Phase, tuple[PhaseEvent, ...]]] = {
     INIT: ("activate", "complete"),
     ACTIVE: ("complete",),
@@ -248,7 +248,7 @@ class PhaseChange:
         return steps
 
     async def _draw(self, steps: list[Transition]) -> _Drawn:
-        """What is recorded of these transitions, once all that comes before them is done."""
+        """Draw up the record of these transitions, once all that comes before them is done."""
         writer = writer_of(self._session)
         version = writer.known.version
         for step in steps:
@@ -508,7 +508,7 @@ class PhaseChange:
                 SESSION.warning(text, self._session.key, failure.code)
 
     async def _end_live_shares(self) -> None:
-        """Who received a live share of it learns that it has ended."""
+        """Record with those who received a live share of it that it has ended."""
         writer = writer_of(self._session)
         journal = writer.services.system.journal  # targets may be sessions that it may not see
         with suppress(LimpetError):  # they are over, recorded or not
@@ -539,7 +539,7 @@ class PhaseChange:
 
 
 class _Drawn(NamedTuple):
-    """What a transition records: its drafts, which of them are the transitions themselves, the
+    """The record of a transition: its drafts, which of them are the transitions themselves, the
     version they are decided on, documents, and what a spawned child tells its parent."""
 
     drafts: tuple[Prepared, ...]
@@ -573,7 +573,7 @@ class _Completion(NamedTuple):
         return Commit(session.key, drawn.drafts, drawn.version, uid=session.head.uid)
 
     async def leave(self) -> None:
-        """What comes after its completion."""
+        """Do all that comes after its completion."""
         writer = writer_of(self.change._session)
         with suppress(LimpetError):  # it may be gone by now
             await writer.load(tail=_TAIL)

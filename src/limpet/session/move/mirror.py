@@ -34,7 +34,7 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import Event, Head, Key, Texts
-from limpet.model.facts.relations import RELATED, key_in
+from limpet.model.facts.relations import RELATED, UNRELATED, key_in
 from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
@@ -183,12 +183,19 @@ async def _log(session: Session[Any], place: Path) -> tuple[int, dict[_Ends, Any
     """events.jsonl, a page at a time: how many there are, and the relations among them."""
     after, lines, version = session.head.floor, 0, session.version
     related: dict[_Ends, Any] = {}
+    by_id: dict[str, _Ends] = {}
     with _AtomicFile(place / "events.jsonl") as file:
         while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
             some = [event for event in page if event.seq <= version]
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
             for event in some:
-                related |= _relation(session.key, event)
+                new = _relation(session.key, event)
+                related |= new
+                by_id |= dict.fromkeys([event.id], *new) if new else {}
+                if event.type == UNRELATED and event.data is not None:
+                    ends = by_id.pop(event.data["relation"], None)
+                    if ends is not None and ends not in by_id.values():
+                        related[ends] = None  # not kept from an earlier run either
             after, lines = page[-1].seq, lines + len(some)
     return lines, related
 
@@ -283,7 +290,7 @@ def _relate(path: Path, related: dict[_Ends, Any], kept: Set[Key] | None) -> Non
     if kept is not None:
         known = {ends: known[ends] for ends in known if not kept.isdisjoint(ends[1:])}
     known |= related
-    _json(path, [known[ends] for ends in sorted(known)])
+    _json(path, [known[ends] for ends in sorted(known) if known[ends] is not None])
 
 
 def _ends(relation: Mapping[str, Any]) -> _Ends:
