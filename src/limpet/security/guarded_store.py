@@ -92,7 +92,13 @@ from limpet.model.facts.running.children import (
     works_for,
 )
 from limpet.model.facts.running.requests import ANSWERS
-from limpet.model.facts.running.runs import INTERRUPT, SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.runs import (
+    INTERRUPT,
+    SPAN_COMPLETED,
+    SPAN_STARTED,
+    STEP,
+    TRACED,
+)
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
@@ -170,6 +176,11 @@ STORE: Final = Resource("store", EVERY_APP)
 WHOLE_STORE: Final = "*"  # the user under which reserved apps keep what belongs to no user
 # Spans say who worked when on what, and for how long: an auditor reads them without bodies.
 TRACES: Final = frozenset({SPAN_STARTED, SPAN_COMPLETED})
+# What a trace tells of other events than spans, beside who recorded which when.
+_TRACED_DATA: Final[Mapping[str, frozenset[str]]] = {
+    STEP: frozenset({"name", "started_us", "call", "graph"}),
+    "agent.message": frozenset({"stream", "model", "usage", "cost"}),
+}
 MEMORY: Final = "$$memory"
 PROPOSALS: Final = "$$proposals"
 _HEADS_REMEMBERED: Final = 4_096
@@ -1218,15 +1229,19 @@ class GuardedStore:
         types: tuple[str, ...] | None,
     ) -> tuple[Event, ...]:
         asked = self._access(key)
-        traces = types is not None and TRACES.issuperset(types)
         action: Action = asked.read
-        if traces and not self.guard.allows(action, asked.resource):
+        reads = self.guard.allows(action, asked.resource)
+        if types is not None and not reads and (types == TRACED or TRACES.issuperset(types)):
             action = "inspect"
+        if types == TRACED:  # of everything that a wake recorded: for an auditor without bodies
+            types = None
         page, view = await self._reading(
             key,
             lambda: self._inner.read(key, after=after, limit=limit, reverse=reverse, types=types),
             action,
         )
+        if types is None and action == "inspect":
+            page = tuple(map(traced, page))
         return _events(page, view)
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
@@ -2037,6 +2052,15 @@ def _is_bare(commit: Commit) -> bool:
 def without_body(event: Event) -> Event:
     """The event without what it says."""
     return structs.replace(event, data=EMPTY, ops=())
+
+
+def traced(event: Event) -> Event:
+    """The event as an auditor finds it in a trace."""
+    if event.type in TRACES or event.data is None:
+        return event
+    kept = _TRACED_DATA.get(event.type, frozenset())
+    data = FrozenDict({name: value for name, value in event.data.items() if name in kept})
+    return structs.replace(event, data=data, ops=())
 
 
 def _names(value: Any, text: str) -> bool:
