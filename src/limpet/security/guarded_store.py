@@ -120,7 +120,7 @@ from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
 from limpet.security.guard import Guard
-from limpet.security.isolation import is_isolated
+from limpet.security.isolation import SIBLINGS, is_isolated
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
 from limpet.security.view import COPYING, WHOLE_STATE, CheckpointView
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
@@ -504,6 +504,19 @@ class GuardedStore:
             await self.guard.deny(code, action, Resource.of(key, head))
         if await self._sees_part(key):
             await self.guard.deny("field_access_denied", action, self._resource(key))
+
+    async def kept_apart(self, key: Key) -> tuple[bool, SessionView | None]:
+        """True if nothing but its task, or the agent that it works for, keeps the principal from
+        reading a session; and its view of it: what the session itself shares it may have."""
+        guard = self.guard
+        resource = Resource.of(key, await self._newest(key))
+        decision = guard.decide("read", resource)
+        apart = decision.denial == "cross_task_access_denied" or decision.policy == SIBLINGS
+        otherwise = guard.allows("read", Resource.of(key))
+        if not apart or not otherwise or not guard.decide("read", resource, kin=True).allowed:
+            return False, None
+        assert resource.head is not None
+        return True, guard.view(resource.head)
 
     async def check(self, action: Action, key: Key) -> None:
         """Check a verb that acts beside the store. Raises AccessDenied, SessionNotFound."""

@@ -158,7 +158,7 @@ async def relate(own: Writer, other: Writer, kind: object, actor: str) -> None:
     checked = check_kind(kind)
     if checked is None:
         raise InvalidInput(f"name the kind of the relation: {', '.join(RELATION_KINDS)}.")
-    if other.journal is not own.journal:
+    if other.journal.root is not own.journal.root:
         raise InvalidInput(
             f"{other.known.key} is open in another store. Relate sessions of one store."
         )
@@ -179,7 +179,7 @@ async def relate(own: Writer, other: Writer, kind: object, actor: str) -> None:
     ]
     answers = await own.journal.commit(commits)
     for (side, _, _, _), draft, answer in zip(sides, drafts, answers, strict=True):
-        side.known.absorb(answer, (draft,))
+        await side.absorb(own.journal, answer, (draft,))
 
 
 async def relations_of(store: Store, head: Head, kind: RelationKind | None) -> list[Relation]:
