@@ -116,6 +116,16 @@ async def committed(case: Case, use: Callable[[Any], Any]) -> None:
         use(c)
 
 
+async def traced(case: Case) -> limpet.WakeTrace:
+    """The newest wake, of a session that has one: see `fault_of`."""
+    wakes = await case.s.runs.wakes(limit=1)
+    return await case.s.runs.trace(str(wakes[0].wake_id) if wakes else "none")
+
+
+async def quiet(turn: limpet.Turn) -> None:
+    """A harness that says nothing."""
+
+
 async def flushed(case: Case) -> None:
     case.s.append_soon("note.made", {"n": 1})
     await case.lp.flush()
@@ -222,7 +232,7 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
     "SessionRuns": {
         "wakes": ("inspect", lambda c: c.s.runs.wakes()),
         "activations": ("inspect", lambda c: c.s.runs.activations()),
-        "trace": ("inspect", lambda c: c.s.runs.trace("w")),
+        "trace": ("inspect", traced),
         "children": ("read", lambda c: c.s.runs.children()),
         "tree": ("read", lambda c: c.s.runs.tree()),
         "grant": ("policy", lambda c: c.s.runs.grant(limpet.Budget(tokens=5))),
@@ -595,6 +605,9 @@ async def fault_of(
     """Try a verb on a new session; return how the answer differs from the table."""
     other = Key(key.app, key.user, f"{key.id}-other")
     before = await begin(lp, key, other)
+    if call is traced:
+        assert (await lp.wake(key, quiet)).ran
+        before = (await lp.get(key)).version
     path.mkdir()
     acting = lp.acting_as(PRINCIPALS[role])
     answer = await outcome(call, Case(acting, acting.session(key), acting.session(other), path))

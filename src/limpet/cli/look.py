@@ -200,7 +200,6 @@ async def trace(
 ) -> CommandResult:
     """Show a wake of a session as a tree, and why it was woken."""
     session = lp.session(key)
-    await session.refresh()
     wakes = await session.runs.activations(limit=_WAKES_SHOWN if every else 1)
     if wake is None and not wakes:
         raise InvalidInput(

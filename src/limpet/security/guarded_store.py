@@ -98,6 +98,8 @@ from limpet.model.facts.running.runs import (
     SPAN_COMPLETED,
     SPAN_STARTED,
     STATUS_CHANGED,
+    STEP,
+    TRACED,
     is_at_work,
 )
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
@@ -128,7 +130,7 @@ from limpet.security.access import (
     principal_data,
 )
 from limpet.security.guard import Guard
-from limpet.security.isolation import is_isolated
+from limpet.security.isolation import SIBLINGS, is_isolated
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
 from limpet.security.view import COPYING, WHOLE_STATE, CheckpointView
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
@@ -184,6 +186,11 @@ STORE: Final = Resource("store", EVERY_APP)
 WHOLE_STORE: Final = "*"  # the user under which reserved apps keep what belongs to no user
 # Spans say who worked when on what, and for how long: an auditor reads them without bodies.
 TRACES: Final = frozenset({SPAN_STARTED, SPAN_COMPLETED})
+# What a trace tells of other events than spans, beside who recorded which when.
+_TRACED_DATA: Final[Mapping[str, frozenset[str]]] = {
+    STEP: frozenset({"name", "started_us", "call", "graph"}),
+    "agent.message": frozenset({"stream", "model", "usage", "cost"}),
+}
 MEMORY: Final = "$$memory"
 PROPOSALS: Final = "$$proposals"
 _HEADS_REMEMBERED: Final = 4_096
@@ -507,6 +514,19 @@ class GuardedStore:
             await self.guard.deny(code, action, Resource.of(key, head))
         if await self._sees_part(key):
             await self.guard.deny("field_access_denied", action, self._resource(key))
+
+    async def kept_apart(self, key: Key) -> tuple[bool, SessionView | None]:
+        """True if nothing but its task, or the agent that it works for, keeps the principal from
+        reading a session; and its view of it: what the session itself shares it may have."""
+        guard = self.guard
+        resource = Resource.of(key, await self._newest(key))
+        decision = guard.decide("read", resource)
+        apart = decision.denial == "cross_task_access_denied" or decision.policy == SIBLINGS
+        otherwise = guard.allows("read", Resource.of(key))
+        if not apart or not otherwise or not guard.decide("read", resource, kin=True).allowed:
+            return False, None
+        assert resource.head is not None
+        return True, guard.view(resource.head)
 
     async def check(self, action: Action, key: Key) -> None:
         """Check a verb that acts beside the store. Raises AccessDenied, SessionNotFound."""
@@ -1267,15 +1287,19 @@ class GuardedStore:
         types: tuple[str, ...] | None,
     ) -> tuple[Event, ...]:
         asked = self._access(key)
-        traces = types is not None and TRACES.issuperset(types)
         action: Action = asked.read
-        if traces and not self.guard.allows(action, asked.resource):
+        reads = self.guard.allows(action, asked.resource)
+        if types is not None and not reads and (types == TRACED or TRACES.issuperset(types)):
             action = "inspect"
+        if types == TRACED:  # of everything that a wake recorded: for an auditor without bodies
+            types = None
         page, view = await self._reading(
             key,
             lambda: self._inner.read(key, after=after, limit=limit, reverse=reverse, types=types),
             action,
         )
+        if types is None and action == "inspect":
+            page = tuple(map(traced, page))
         return _events(page, view)
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
@@ -2107,6 +2131,15 @@ def _is_bare(commit: Commit) -> bool:
 def without_body(event: Event) -> Event:
     """The event without what it says."""
     return structs.replace(event, data=EMPTY, ops=())
+
+
+def traced(event: Event) -> Event:
+    """The event as an auditor finds it in a trace."""
+    if event.type in TRACES or event.data is None:
+        return event
+    kept = _TRACED_DATA.get(event.type, frozenset())
+    data = FrozenDict({name: value for name, value in event.data.items() if name in kept})
+    return structs.replace(event, data=data, ops=())
 
 
 def _names(value: Any, text: str) -> bool:

@@ -104,6 +104,10 @@ class ActingJournal(Journal):
     def check_open(self) -> None:
         self._whole.check_open()
 
+    @property
+    def root(self) -> Journal:
+        return self._whole
+
     def actor_of(self, actor: str) -> str:
         return str(self.guard.actor(actor))
 

@@ -127,6 +127,11 @@ class Journal:
         if self._store is None or self._forks != PROCESS.forks:
             _ = self.store
 
+    @property
+    def root(self) -> Journal:
+        """The journal of the open store, which those who act as somebody share."""
+        return self
+
     def actor_of(self, actor: str) -> str:
         """The actor that events name which are written by this one."""
         acts = self._acts_as

@@ -191,7 +191,7 @@ async def relate(
     checked = check_kind(kind)
     if checked is None:
         raise InvalidInput(f"name the kind of the relation: {', '.join(RELATION_KINDS)}.")
-    if other.journal is not own.journal:
+    if other.journal.root is not own.journal.root:
         raise InvalidInput(
             f"{other.known.key} is open in another store. Relate sessions of one store."
         )
@@ -219,7 +219,7 @@ async def relate(
     ]
     answers = await journal.commit(commits)
     for (side, _), draft, answer in zip(sides, drafts, answers, strict=True):
-        side.known.absorb(answer, (draft,))
+        await side.absorb(journal, answer, (draft,))
     return relation_in(answers[0].events[0])
 
 

@@ -18,7 +18,7 @@ from limpet.session.life.lifecycle_policy import NO_LIFECYCLE, Lifecycle
 from limpet.session.loggers import SESSION
 
 if TYPE_CHECKING:
-    from limpet.security.access import Action
+    from limpet.security.access import Action, SessionView
     from limpet.security.guard import Deciders, Guard
     from limpet.security.guarded_store import GuardedStore
     from limpet.session.life.archive_storage import Archive
@@ -153,6 +153,11 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         by = self.guard.actor(actor)
         await self.guard.check_actor(by, Resource.of(key))
         return by
+
+    async def kept_apart(self, key: Key) -> tuple[bool, SessionView | None]:
+        """Return whether its task or agent alone keeps the principal from a session, and what it
+        would see of it: see `GuardedStore.kept_apart`."""
+        return (False, None) if self.guard is None else await self._guarded.kept_apart(key)
 
     def agent(self, actor: str | None) -> str | None:
         """Return who uses a session, as its isolation names agents: the principal, here or at a

@@ -986,7 +986,7 @@ class Session(Handle, Generic[S]):
         from limpet.session.history.branches import merge_session
 
         if isinstance(other, Session):
-            if writer_of(other).journal is not self._writer.journal:
+            if writer_of(other).journal.root is not self._writer.journal.root:
                 raise InvalidInput(f"{other.key} is open in another store. Copy it here first.")
             other = other.key
         theirs = key_of(other)

@@ -43,7 +43,7 @@ from limpet.model import (
 )
 from limpet.model.facts.moves import DEPARTED, departure
 from limpet.model.facts.phases import TERMINAL, TRANSITIONS, is_stub
-from limpet.model.facts.relations import key_in
+from limpet.model.facts.relations import key_in, named
 from limpet.model.facts.shares import (
     SHARED,
     SHARED_FIELDS_MAX,
@@ -119,7 +119,7 @@ async def share(
     """Record the share at both ends, in one commit."""
     journal = source.journal
     _check_terms(fields, access, sync, ttl)
-    if target.journal is not journal:
+    if target.journal.root is not journal.root:
         raise InvalidInput(f"{target.known.key} is open in another store. Share within one store.")
     here, there = source.known.key, target.known.key
     if here == there:
@@ -155,7 +155,7 @@ async def share(
         )
     )
     source.known.absorb(answers[0], drafts[:1])
-    target.known.absorb(answers[1], drafts[1:])
+    await target.absorb(journal, answers[1], drafts[1:])
     return _shared(id, there, shares_in(answers[1].head.facts)[id])
 
 
@@ -320,11 +320,12 @@ class SharedReader:
     def __init__(self, target: Writer, id: str) -> None:
         self._target, self._id = target, _check_id(id)
         self._journal = target.journal
+        self._source = target.journal  # which reads the source: see `_open`
         self._own_version = 0  # of the own head in which the share was seen last
 
     async def read(self, at_least: Mapping[str, int] | int | None) -> ImportedContext:
         """Return its values, once they have at least these versions. Raises ShareNotFound."""
-        terms = await self._terms()
+        terms = await self._open(await self._terms())
         _check_at_least(at_least, terms["fields"])
         if terms["sync"] == "snapshot":
             context = await self._snapshot(terms)
@@ -339,7 +340,7 @@ class SharedReader:
 
     async def follow(self) -> AsyncGenerator[ImportedContext, None]:
         """Yield its values, and again after each change of one of them, until it ends."""
-        terms = await self._terms()
+        terms = await self._open(await self._terms())
         context = await self.read(None)
         yield context
         while terms["sync"] == "live":
@@ -364,7 +365,7 @@ class SharedReader:
         """Yield the values as they were after each event since `known` that may have changed one of
         them, and the newest: who is slower than the writer misses none. Raises ShareNotFound if the
         source is gone."""
-        source, names, store = key_in(terms["source"]), terms["fields"], self._journal.store
+        source, names, store = key_in(terms["source"]), terms["fields"], self._source.store
         version, versions = known.source_version, dict(known.versions)
         fold: Fold | None = None
         try:
@@ -448,6 +449,43 @@ class SharedReader:
                 raise SessionConflict(key, "name", expect[name], versions[name], name)
         return {**expect, **dict.fromkeys(absent, 0)}
 
+    async def _open(self, terms: FrozenDict) -> FrozenDict:
+        """Have the source read by the system, if the share is all that lets the reader in: its task
+        or its agent is another one's. Return the terms with the fields that the reader may see.
+        Raises ShareNotFound, AccessDenied."""
+        services, source = self._target.services, key_in(terms["source"])
+        if services.guard is None:
+            return terms
+        with suppress(*_GONE):
+            apart, view = await services.kept_apart(source)
+            if apart:
+                self._source = services.system.journal
+                await self._check_granted(terms, source)
+                fields = [name for name in terms["fields"] if view is None or view.sees(name)]
+                if terms["sync"] == "snapshot" and len(fields) < len(terms["fields"]):
+                    raise AccessDenied("field_access_denied", "read", str(source))
+                return FrozenDict({**terms, "fields": tuple(fields)})
+        return terms
+
+    async def _check_granted(self, terms: FrozenDict, source: Key) -> None:
+        """Raise ShareNotFound unless the log of the source says that it shares this with the
+        session, and has not ended it: what the session says of it alone opens nothing."""
+        store, own = self._source.store, self._target.known
+        (event, *_) = await store.read_ids(source, (shared_id(self._id),)) or (None,)
+        if event is None or event.data is None:
+            raise ShareNotFound(self._id)
+        said, head = event.data, await head_now(self._target)
+        same = all([said[name] == terms[name] for name in ("fields", "sync", "access")])
+        if not same or said["target"] != named(own.key, head.uid):
+            raise ShareNotFound(self._id)
+        after = event.seq
+        while page := await store.read(
+            source, after=after, limit=PAGE_MAX, reverse=False, types=(UNSHARED,)
+        ):
+            if any([each.data is not None and each.data["share"] == self._id for each in page]):
+                raise ShareNotFound(self._id)
+            after = page[-1].seq
+
     async def _terms(self) -> FrozenDict:
         head = await head_now(self._target)
         terms: FrozenDict | None = shares_in(head.facts).get(self._id)
@@ -466,7 +504,7 @@ class SharedReader:
 
     async def _check(self, terms: FrozenDict) -> None:
         """Raise ShareNotFound if the share has ended, at either of its sessions."""
-        self._check_source(terms, await head_of(self._journal, key_in(terms["source"])))
+        self._check_source(terms, await head_of(self._source, key_in(terms["source"])))
         await self._head(terms)
 
     def _check_source(self, terms: FrozenDict, head: Head | None) -> None:
@@ -478,7 +516,7 @@ class SharedReader:
 
     async def _load_source(self, terms: FrozenDict) -> Loaded:
         try:
-            loaded = await _load(self._journal, key_in(terms["source"]))
+            loaded = await _load(self._source, key_in(terms["source"]))
         except _GONE:
             raise ShareNotFound(self._id) from None
         self._check_source(terms, loaded.head)
@@ -512,7 +550,7 @@ class SharedReader:
     async def _last_change(self, terms: FrozenDict, name: str, after: int, at: int) -> int:
         """Return the newest event of the source up to `at` that changed a field; 0 if there is none
         beyond `after`. The store finds it without decoding what does not name the field."""
-        source, store, before = key_in(terms["source"]), self._journal.store, at + 1
+        source, store, before = key_in(terms["source"]), self._source.store, at + 1
         try:
             while page := await store.naming(
                 source, name, before=before, after=after, limit=PAGE_MAX
@@ -528,7 +566,7 @@ class SharedReader:
     async def _snapshot(self, terms: FrozenDict) -> ImportedContext:
         source = terms["source"]
         try:
-            events = await self._journal.store.read_ids(key_in(source), (shared_id(self._id),))
+            events = await self._source.store.read_ids(key_in(source), (shared_id(self._id),))
         except _GONE:
             events = ()
         if not events or (data := events[0].data) is None:
@@ -555,8 +593,8 @@ class SharedReader:
         left = None if expires_us is None else (expires_us - self._journal.now_us()) / 1e6
         source, own = key_in(terms["source"]), self._target.known.key
         waits = (
-            asyncio.ensure_future(self._next(source, version, None)),
-            asyncio.ensure_future(self._next(own, self._own_version, _ENDS)),
+            asyncio.ensure_future(_next(self._source, source, version, None)),
+            asyncio.ensure_future(_next(self._journal, own, self._own_version, _ENDS)),
         )
         try:
             done, _ = await asyncio.wait(
@@ -572,11 +610,12 @@ class SharedReader:
             with suppress(*_GONE):
                 wait.result()
 
-    async def _next(self, key: Key, version: int, types: tuple[str, ...] | None) -> None:
-        """Return when a session has an event, of these types, beyond a version."""
-        events = self._journal.hub.follow(key, version, types, partials=False)
-        async with aclosing(events):
-            await anext(events)
+
+async def _next(journal: Journal, key: Key, version: int, types: tuple[str, ...] | None) -> None:
+    """Return when a session has an event, of these types, beyond a version."""
+    events = journal.hub.follow(key, version, types, partials=False)
+    async with aclosing(events):
+        await anext(events)
 
 
 def _live_context(

@@ -110,6 +110,16 @@ class Writer:
         guard, view = self.services.guard, self.view
         return None if guard is None or view is None or view.sees(name) else guard.principal.id
 
+    async def absorb(
+        self, journal: Journal, committed: Committed, drafts: tuple[Prepared, ...]
+    ) -> None:
+        """Take in what was recorded here through another object. Its journal may be somebody
+        else's, who sees other fields: then the session is read again."""
+        if journal is self.journal:
+            self.known.absorb(committed, drafts)
+        else:
+            await self.load(tail=0)
+
     def actor_or_none(self, actor: str | None) -> str | None:
         """Return who acts: the one named, or the one bound; None if there is neither."""
         return check_actor(self._owner.actor if actor is None else actor)

@@ -121,7 +121,8 @@ class SessionRuns:
         return await activations_of(self._writer, check_limit(limit))
 
     async def trace(self, wake_id: str) -> WakeTrace:
-        """Return one wake as a tree of spans with times and all of its events.
+        """Return one wake as a tree of spans with times and all of its events; to an auditor
+        without their bodies.
 
         Raises InvalidInput if it had no such wake, SessionNotFound.
         """

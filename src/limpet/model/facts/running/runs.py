@@ -23,6 +23,18 @@ from limpet.model.values import EMPTY, FrozenDict, canonical
 
 SPAN_STARTED: Final = "span.started"
 SPAN_COMPLETED: Final = "span.completed"
+# The types by which a trace asks for everything of a wake: a guard gives it to an auditor too,
+# without the bodies.
+TRACED: Final = (
+    SPAN_STARTED,
+    SPAN_COMPLETED,
+    "step.*",
+    "effect.*",
+    "agent.*",
+    "session.*",
+    "user.*",
+    "system.*",
+)
 STATUS_CHANGED: Final = "session.status_changed"
 STATUS_IDLE: Final = inputs.STATUS_IDLE
 ERROR: Final = "session.error"
