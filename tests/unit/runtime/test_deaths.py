@@ -157,13 +157,17 @@ async def test_leases_that_ran_out_while_the_store_was_out_of_reach_count_no_dea
 
 
 async def test_wakes_by_hand_run_suspects_alone(fleet: Fleet) -> None:
-    """Ten at once, all of them suspects: one after another; their neighbours wait meanwhile."""
+    """Ten at once, all of them suspects: one after another, once nothing else runs."""
     running: set[str] = set()
-    most: list[int] = []
+    ran: list[tuple[str, int]] = []
+    begun, slow = asyncio.Event(), asyncio.Event()
 
     async def harness(turn: limpet.Turn) -> None:
+        begun.set()
         running.add(turn.session.id)
-        most.append(len(running))
+        ran.append((turn.session.id, len(running)))
+        if turn.session.id == "slow":
+            await slow.wait()
         for _ in range(10):
             await asyncio.sleep(0)
         running.discard(turn.session.id)
@@ -172,10 +176,58 @@ async def test_wakes_by_hand_run_suspects_alone(fleet: Fleet) -> None:
         await fleet.add(f"s{number}")
     await fleet.process(kills_at=10)
     fleet.later()
+    await fleet.add("slow")
+    beside = asyncio.ensure_future(fleet.lp.wake((APP, "ada", "slow"), harness))
+    await begun.wait()
     keys = [(APP, "ada", f"s{number}") for number in range(10)]
-    woken = await asyncio.gather(*[fleet.lp.wake(key, harness) for key in keys])
-    assert {each.reason for each in woken} == {"end_turn"}
-    assert max(most) == 1
+    wakes = asyncio.gather(*[fleet.lp.wake(key, harness) for key in keys])
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert ran == [("slow", 1)]
+    slow.set()
+    assert {woken.reason for woken in (await beside, *await wakes)} == {"end_turn"}
+    assert sorted(ran) == sorted([("slow", 1), *[(f"s{number}", 1) for number in range(10)]])
+
+
+async def test_a_wake_within_a_turn_waits_for_nobody(fleet: Fleet) -> None:
+    """A suspect that a turn wakes runs beside it, or neither would end."""
+    for id in ("one", "two"):
+        await fleet.add(id)
+    await fleet.process(kills_at=2)
+    fleet.later()
+    reasons = []
+
+    async def echo(turn: limpet.Turn) -> None:
+        await turn.say("done")
+
+    async def nested(turn: limpet.Turn) -> None:
+        reasons.append((await fleet.lp.wake((APP, "ada", "two"), echo)).reason)
+
+    assert (await fleet.lp.wake((APP, "ada", "one"), nested)).reason == "end_turn"
+    assert reasons == ["end_turn"]
+
+
+async def test_a_session_that_kills_when_it_is_read_is_counted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its death is recorded before anything of it is read."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    (lease,) = await fleet.lp.work.claim("w2", app=APP, lease_seconds=30)
+
+    class Dead(BaseException):
+        pass
+
+    async def load(*args: object, **given: object) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fleet.lp._journal.store), "load", load)
+        with pytest.raises(Dead):
+            await Wake(fleet.lp, lease, harness_options(fleet.harness)).run()
+    log = await fleet.lp.session((APP, "ada", "one")).read()
+    assert [e.data["death"] for e in log if e.type == "session.error"] == ["shared"]
 
 
 async def test_dead_letters_are_requeued_by_app_and_reason(fleet: Fleet) -> None:
