@@ -12,6 +12,7 @@ from limpet.model.facts.running import deaths
 from limpet.model.facts.running.deaths import Deaths, delay_us, held_until_us, is_killer
 from limpet.model.lease import Expired
 from limpet.runtime.wake import Wake, harness_options
+from limpet.server.serve import serving
 from tests.support.deaths import APP, Fleet, a_fleet
 
 SECOND = 1_000_000
@@ -256,3 +257,21 @@ async def test_dead_letters_are_requeued_by_app_and_reason(fleet: Fleet) -> None
         await work.requeue(None)  # type: ignore[call-overload]
     with pytest.raises(limpet.InvalidInput, match="key of one session"):
         await work.requeue(head.key, app=APP)  # type: ignore[call-overload]
+
+
+async def test_a_lease_from_before_its_server_began_counts_no_death(fleet: Fleet) -> None:
+    """While a server is away nobody can renew: those who held leases may live."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    async with serving(fleet.lp, dev=True) as url, limpet.open(url) as client:
+        excused = []
+        for worker in ("w2", "w3"):
+            (lease,) = await client.work.claim(worker, app=APP, lease_seconds=30)
+            assert lease.expired is not None
+            excused.append(lease.expired.excused)
+            fleet.later()
+        lock = await client.work.lock((APP, "ada", "one"), worker="w4")
+        assert lock.expired is not None
+        assert lock.expired.worker == "w3"
+    assert excused == [True, False]
