@@ -13,7 +13,7 @@ from limpet.model.facts.running.deaths import Deaths, delay_us, held_until_us, i
 from limpet.model.lease import Expired
 from limpet.runtime.wake import Wake, harness_options
 from limpet.server.serve import serving
-from tests.support.deaths import APP, Fleet, a_fleet
+from tests.support.deaths import APP, Fleet, a_fleet, running_process
 
 SECOND = 1_000_000
 
@@ -275,3 +275,36 @@ async def test_a_lease_from_before_its_server_began_counts_no_death(fleet: Fleet
         assert lock.expired is not None
         assert lock.expired.worker == "w3"
     assert excused == [True, False]
+
+
+async def test_a_compensation_that_kills_is_held_after_it_died_alone(fleet: Fleet) -> None:
+    """Its neighbours are answered; a person has to look before anything is undone again."""
+
+    async def undo(session: object, effect: object) -> None:
+        process = running_process()
+        assert process is not None
+        await fleet.kill(process)
+
+    async def buys(turn: limpet.Turn) -> None:
+        await turn.effect("buy", lambda idempotency_key: 1, compensate="undo", on_unknown="retry")
+
+    fleet.lp.policies.lifecycle(APP, compensations={"undo": undo})
+    await fleet.add("killer")
+    key = (APP, "ada", "killer")
+    await fleet.lp.wake(key, buys)
+    await (await fleet.lp.get(key)).terminate("enough")
+    for number in range(5):
+        await fleet.add(f"s{number}")
+    for _ in range(2 + fleet.retries):
+        await fleet.process()
+        fleet.later(600)
+    assert fleet.deaths == 1 + fleet.retries
+    assert await fleet.dead() == {"killer"}
+    ends = await fleet.ends()
+    assert {ends[f"s{number}"] for number in range(5)} == {"end_turn"}
+    head = (await fleet.lp.get(key)).head
+    assert list(head.facts["ending"]["held"]) == ["buy"]
+    assert deaths.dead_reason(head.facts) == "died"
+    assert "$suspect" not in head.indexed_labels
+    assert await fleet.lp.work.requeue(app=APP, reason="died") == 1
+    assert (await fleet.lp.maintenance.verify()).ok
