@@ -75,6 +75,13 @@ def code_of(commit: str, folder: Path) -> Path:
     return folder / "src"
 
 
+def without_seconds(findings: list[str]) -> list[str]:
+    """The findings of an earlier release, but for what it does not count: the seconds of wakes."""
+    return [
+        each for each in findings if not each.endswith("head has other usage than its log says")
+    ]
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
@@ -118,7 +125,7 @@ def test_the_last_release_and_this_one_work_on_one_store(
     for name, log in asked.items():
         (said,) = [event[3] for event in log if event[1] == "agent.message"]
         assert said.partition(": ")[2] == name.partition("/")[2]
-    assert (old.do("verify"), new.do("verify")) == ([], [])
+    assert (without_seconds(old.do("verify")), new.do("verify")) == ([], [])
 
 
 def test_an_upgrade_leaves_older_processes_as_the_doctor_says(
@@ -177,7 +184,7 @@ def test_a_log_directory_passes_from_an_earlier_release_to_this_one(
         assert old.answer() == {"code": "store.newer"}
     else:
         assert "ok" in old.answer()
-        assert (old.do("read"), old.do("verify")) == (seen, [])
+        assert (old.do("read"), without_seconds(old.do("verify"))) == (seen, [])
         old.do("close")
     new.do("open")
     assert new.do("read") == seen

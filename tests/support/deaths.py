@@ -42,6 +42,11 @@ class Process:
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
+def running_process() -> Process | None:
+    """The process in which this runs."""
+    return _process.get()
+
+
 def _mortal(name: str) -> Callable[..., Any]:
     call = getattr(MemoryStore, name)
 

@@ -64,6 +64,7 @@ _SCHEMA: Final = pa.schema(
             (name, pa.float64())
             for name in (
                 "cost_usd",
+                "compute_seconds",
                 "task_completion",
                 "error_rate",
                 "repair_success_rate",

@@ -148,6 +148,7 @@ class SessionFold(msgspec.Struct, array_like=True):
     # The hours that have changed since `rollup.marked`, as they were (None: there was none). A
     # session may have thousands of hours, and a batch changes one or two. Never stored.
     was: dict[int, HourTally | None] | None = None
+    compute_us: int = 0  # for which workers held it
 
     @property
     def key(self) -> Key:
@@ -466,6 +467,7 @@ def _span_completed(fold: SessionFold, event: Event, data: Mapping[str, Any]) ->
             fold.errors += 1
             fold.hour(event.at_us).errors += 1
     elif kind == _WAKE_KIND:
+        fold.compute_us += _count(data.get(budgets.COMPUTE))
         _close_wake(fold, event.at_us)
     elif kind == "tool":
         fold.charges.pop(str(span), None)
@@ -635,7 +637,8 @@ class InteractionMetrics(msgspec.Struct, frozen=True):
 
 
 class ResourceMetrics(msgspec.Struct, frozen=True):
-    """Resources used. The size of the state is in bytes."""
+    """Resources used. The size of the state is in bytes; the seconds are those for which workers
+    held the session."""
 
     tokens_input: int
     tokens_output: int
@@ -643,6 +646,7 @@ class ResourceMetrics(msgspec.Struct, frozen=True):
     api_calls: int
     checkpoints: int
     peak_state_size: int
+    compute_seconds: float = 0.0
 
 
 class QualityMetrics(msgspec.Struct, frozen=True):
@@ -768,6 +772,7 @@ def analytics_of(fold: SessionFold, now_us: int) -> SessionAnalytics:
             api_calls=fold.api_calls,
             checkpoints=fold.checkpoints,
             peak_state_size=fold.peak_state,
+            compute_seconds=fold.compute_us / MILLION,
         ),
         quality=QualityMetrics(
             task_completion=float(fold.task_completed),

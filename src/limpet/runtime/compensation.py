@@ -104,16 +104,23 @@ class EndedWake:
         *,
         retries: int,
         retry_delay_us: Callable[[int], int],
+        death: Draft | None = None,
+        kills: bool = False,
     ) -> None:
+        """`death` is that of a worker that had it before; `kills`: it died so often that nothing is
+        undone any more until a person has looked."""
         self._log, self._lease, self._driver = log, lease, driver
         self._session: Session[Any] = log.session
         self._retries, self._retry_delay_us = retries, retry_delay_us
         self._compensations = Compensations(log, driver, lease_guard)
         self._last: list[Draft] = []  # for the closing commit
+        self._death, self._kills = death, kills
 
     async def run(self) -> None:
         """All of it, under the lease, which the last commit gives back."""
         log, lease = self._log, self._lease
+        if self._death is not None:
+            log.begin(self._death)
         log.begin(
             runs.wake_started(
                 log.wake_id,
@@ -130,7 +137,7 @@ class EndedWake:
         )
         await self._close_run()
         await self._terminate_children()
-        error = await self._driver.run(self._compensate, None)
+        error = await self._driver.run(self._hold if self._kills else self._compensate, None)
         if isinstance(error, (SessionFenced, StoreError)):
             raise error
         stopped = self._driver.stopped
@@ -201,6 +208,11 @@ class EndedWake:
             return False
         delegation = children.delegation(child.head.facts)
         return delegation is not None and not delegation.get("ended")
+
+    async def _hold(self, _: Any) -> None:
+        if endings.to_compensate(self._session.head.facts):
+            await self._compensations.read()
+            self._last = [endings.finished(self._compensations.done, self._compensations.left)]
 
     async def _compensate(self, _: Any) -> None:
         if endings.to_compensate(self._session.head.facts):
@@ -291,15 +303,19 @@ class Compensations:
 
     async def run(self) -> None:
         """Undo what is not undone, one after the other, each in its own time."""
-        events = await _read(self._session)
-        check_readable(self._session.key, events)
-        self._all = sorted(compensations_in(events), key=lambda undo: undo.seq, reverse=True)
-        for undo in self._all:
+        for undo in await self.read():
             if undo.state == "begun" and undo.on_unknown == "ask":
                 why = "the worker stopped before the end of the compensation"
                 await self._record(undo, endings.maybe_compensated, "unknown", why)
             elif undo.state in ("not_yet", "begun") or _is_tried(undo):
                 await self._perform(undo)
+
+    async def read(self) -> list[Compensation]:
+        """Read what there is to undo, the newest first."""
+        events = await _read(self._session)
+        check_readable(self._session.key, events)
+        self._all = sorted(compensations_in(events), key=lambda undo: undo.seq, reverse=True)
+        return self._all
 
     async def _perform(self, undo: Compensation) -> None:
         effect = undo.effect

@@ -331,6 +331,8 @@ class Wake:
         except (SessionSuspended, SessionEnded):  # it is not run in any case
             return None
         deaths = deaths_in(facts)
+        if endings.has_ended(facts):  # the next wake finishes it, or holds what is left
+            return None
         # A run that is open may have got on: it is read first, unless that was tried before.
         surely = not runs.is_open(facts) or deaths.alone > max(1, retries)
         if surely and is_killer(deaths, retries):
@@ -424,6 +426,10 @@ class Wake:
             await self._lp.work.release(self.lease)
             return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
         wake_id = self._journal.new_id()
+        deaths, death = deaths_in(self.session.head.facts), None
+        if _has_died(self.lease) and not ran:
+            death = _death_of(self.lease, deaths.total)
+            deaths = deaths.after(_kind_of(self.lease), got_on=False)
         await EndedWake(
             self._log(wake_id, wake_id),
             self.lease,
@@ -431,6 +437,8 @@ class Wake:
             self.lease_guard,
             retries=self._options.retries,
             retry_delay_us=retry_delay_us,
+            death=death,
+            kills=is_killer(deaths, self._options.retries),
         ).run()
         return Woken(ran=ran, reason=phase, wake_id=self._wake_id if ran else wake_id)
 

@@ -94,6 +94,7 @@ from limpet.store.remote.packing import (
 _decode_packed: Final = msgspec.msgpack.Decoder(tuple[Packed, ...]).decode
 _decode_wanted: Final = msgspec.msgpack.Decoder(tuple[str, str, str, bool]).decode
 _VERBS: Final = frozenset(("perform", "consult"))
+_GRANTS: Final = frozenset(("claim", "acquire"))
 _PROGRESS_SECONDS: Final = 0.05  # the least time between two reports of one call
 _LOOKED_AT: Final = 8  # clients of a key, to find one that has gone
 
@@ -104,6 +105,7 @@ class StoreDoor:
     def __init__(self, lp: Limpet, meter: Meter, share: KeyShare) -> None:
         self._lp, self._meter, self._share = lp, meter, share
         self.server = secrets.token_hex(8)
+        self._since_us = journal_of(lp).now_us()
         self._clients = ClientMemory(AnswerMemory())
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -231,7 +233,7 @@ class StoreDoor:
             if method is None:
                 raise InvalidInput(f"the store protocol has no method {call.method[:100]!r}.")
             hub = journal_of(self._lp).hub
-            return True, await _call(method, call, args, caller, hub, report)
+            return True, await _call(method, call, args, caller, hub, report, self._since_us)
         except LimpetError as error:
             return False, encode(pack_error(error))
         except MemoryError:
@@ -282,14 +284,32 @@ class ExpandedMemory:
                     waiting.set_result(None)
 
 
+def _excused(result: Any, since_us: int) -> Any:
+    """Leases, or one. Where one ran out before them that was held when this server began, its
+    holder may not have reached the store, and may live."""
+    if isinstance(result, tuple):
+        return tuple([_excused(lease, since_us) for lease in result])
+    expired = result.expired
+    if expired is None or expired.leased_us >= since_us:
+        return result
+    excused = msgspec.structs.replace(expired, excused=True)
+    return msgspec.structs.replace(result, expired=excused)
+
+
 Report = Callable[[int, int, int], None]  # call id, done, total
 
 
 async def _call(
-    method: Method, call: Call, sent: bytes, caller: Caller, hub: Hub, report: Report | None
+    method: Method,
+    call: Call,
+    sent: bytes,
+    caller: Caller,
+    hub: Hub,
+    report: Report | None,
+    since_us: int,
 ) -> bytes:
-    """The encoded result of a method. Raises what it raises, InvalidInput if its arguments are
-    none."""
+    """The encoded result of a method. `since_us` is when this server began. Raises what it raises,
+    InvalidInput if its arguments are none."""
     journal = journal_of(caller.lp)
     try:
         args = method.decode(sent)
@@ -316,6 +336,8 @@ async def _call(
         return method.encode_answer(await perform(caller.lp, *given, reads=reads))
     of = getattr(journal.store, method.part) if method.part else journal.store
     result = await getattr(of, method.verb)(**dict(zip(_names(method), given, strict=True)))
+    if method.name in _GRANTS:
+        result = _excused(result, since_us)
     if method.name in ("delete", "erase"):
         hub.touch(given[0])
     elif method.name in ("exchange", "erase_user"):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.errors import BudgetReached, InvalidEvent
 from limpet.model import EMPTY, Fact, FrozenDict, Key
-from limpet.model.facts.running import budgets, children
+from limpet.model.facts.running import budgets, children, runs
 from limpet.model.facts.running.budgets import Amount, Budget, Share, Usage
 from limpet.model.head import advance, blank, check_facts
 
@@ -368,3 +369,45 @@ def test_a_message_counts_only_amounts(cost: Any) -> None:
     assert budgets.spent(facts) == Amount()
     facts = folded(Fact(type="agent.message", data={"cost": 1.5, "usage": "much"}))
     assert budgets.spent(facts) == Amount(1_500_000, 0)
+
+
+def test_seconds_of_wakes_are_counted_and_limited() -> None:
+    """Each wake that is over adds its own; with none left, nothing begins until more is granted."""
+    facts = folded(budgets.granted(Budget(compute_seconds=2)))
+    for took_us in (1_500_000, 0, -5):
+        facts = folded(
+            runs.wake_completed("w", "t", "success", fence=1, compute_us=took_us), on=facts
+        )
+    assert budgets.usage(facts) == Usage(compute_seconds=1.5)
+    view = budgets.view(facts)
+    assert view is not None
+    seconds = [each.compute_seconds for each in (view.limit, view.spent, view.remaining)]
+    assert seconds == [2.0, 1.5, 0.5]
+    budgets.check_left(facts)
+    budgets.check_compute(facts, 499_999)
+    with pytest.raises(BudgetReached, match="compute_seconds"):
+        budgets.check_compute(facts, 500_000)
+    facts = folded(runs.wake_completed("w", "t", "error", fence=2, compute_us=700_000), on=facts)
+    with pytest.raises(BudgetReached, match="compute_seconds"):
+        budgets.check_left(facts)
+    needs = budgets.lacking(facts)
+    assert needs == {"compute_us": 1}
+    assert not budgets.is_enough(facts, needs)
+    facts = folded(budgets.granted(Budget(compute_seconds=1)), on=facts)
+    assert budgets.is_enough(facts, needs)
+    budgets.check_left(facts)
+
+
+def test_a_child_may_run_for_as_long_as_its_parent_still_may() -> None:
+    """Seconds are not divided; where it is given fewer, it has fewer."""
+    facts = folded(budgets.granted(Budget(compute_seconds=8)))
+    assert budgets.allotted(facts, None) == Budget(compute_seconds=8.0)
+    assert budgets.allotted(facts, Budget(tokens=5)) == Budget(tokens=5, compute_seconds=8.0)
+    assert budgets.allotted(facts, Budget(compute_seconds=3)) == Budget(compute_seconds=3)
+
+
+@pytest.mark.parametrize("bad", [-1, "1", float("nan"), True])
+def test_seconds_of_a_budget_are_a_number(bad: object) -> None:
+    """Anything else is refused by its name."""
+    with pytest.raises(InvalidEvent, match="compute_seconds of a budget"):
+        budgets.granted(Budget(compute_seconds=bad))  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from limpet.model.facts.running import deaths
 from limpet.model.facts.running.deaths import Deaths, delay_us, held_until_us, is_killer
 from limpet.model.lease import Expired
 from limpet.runtime.wake import Wake, harness_options
-from tests.support.deaths import APP, Fleet, a_fleet
+from limpet.server.serve import serving
+from tests.support.deaths import APP, Fleet, a_fleet, running_process
 
 SECOND = 1_000_000
 
@@ -157,13 +158,17 @@ async def test_leases_that_ran_out_while_the_store_was_out_of_reach_count_no_dea
 
 
 async def test_wakes_by_hand_run_suspects_alone(fleet: Fleet) -> None:
-    """Ten at once, all of them suspects: one after another; their neighbours wait meanwhile."""
+    """Ten at once, all of them suspects: one after another, once nothing else runs."""
     running: set[str] = set()
-    most: list[int] = []
+    ran: list[tuple[str, int]] = []
+    begun, slow = asyncio.Event(), asyncio.Event()
 
     async def harness(turn: limpet.Turn) -> None:
+        begun.set()
         running.add(turn.session.id)
-        most.append(len(running))
+        ran.append((turn.session.id, len(running)))
+        if turn.session.id == "slow":
+            await slow.wait()
         for _ in range(10):
             await asyncio.sleep(0)
         running.discard(turn.session.id)
@@ -172,10 +177,58 @@ async def test_wakes_by_hand_run_suspects_alone(fleet: Fleet) -> None:
         await fleet.add(f"s{number}")
     await fleet.process(kills_at=10)
     fleet.later()
+    await fleet.add("slow")
+    beside = asyncio.ensure_future(fleet.lp.wake((APP, "ada", "slow"), harness))
+    await begun.wait()
     keys = [(APP, "ada", f"s{number}") for number in range(10)]
-    woken = await asyncio.gather(*[fleet.lp.wake(key, harness) for key in keys])
-    assert {each.reason for each in woken} == {"end_turn"}
-    assert max(most) == 1
+    wakes = asyncio.gather(*[fleet.lp.wake(key, harness) for key in keys])
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert ran == [("slow", 1)]
+    slow.set()
+    assert {woken.reason for woken in (await beside, *await wakes)} == {"end_turn"}
+    assert sorted(ran) == sorted([("slow", 1), *[(f"s{number}", 1) for number in range(10)]])
+
+
+async def test_a_wake_within_a_turn_waits_for_nobody(fleet: Fleet) -> None:
+    """A suspect that a turn wakes runs beside it, or neither would end."""
+    for id in ("one", "two"):
+        await fleet.add(id)
+    await fleet.process(kills_at=2)
+    fleet.later()
+    reasons = []
+
+    async def echo(turn: limpet.Turn) -> None:
+        await turn.say("done")
+
+    async def nested(turn: limpet.Turn) -> None:
+        reasons.append((await fleet.lp.wake((APP, "ada", "two"), echo)).reason)
+
+    assert (await fleet.lp.wake((APP, "ada", "one"), nested)).reason == "end_turn"
+    assert reasons == ["end_turn"]
+
+
+async def test_a_session_that_kills_when_it_is_read_is_counted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its death is recorded before anything of it is read."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    (lease,) = await fleet.lp.work.claim("w2", app=APP, lease_seconds=30)
+
+    class Dead(BaseException):
+        pass
+
+    async def load(*args: object, **given: object) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fleet.lp._journal.store), "load", load)
+        with pytest.raises(Dead):
+            await Wake(fleet.lp, lease, harness_options(fleet.harness)).run()
+    log = await fleet.lp.session((APP, "ada", "one")).read()
+    assert [e.data["death"] for e in log if e.type == "session.error"] == ["shared"]
 
 
 async def test_dead_letters_are_requeued_by_app_and_reason(fleet: Fleet) -> None:
@@ -204,3 +257,54 @@ async def test_dead_letters_are_requeued_by_app_and_reason(fleet: Fleet) -> None
         await work.requeue(None)  # type: ignore[call-overload]
     with pytest.raises(limpet.InvalidInput, match="key of one session"):
         await work.requeue(head.key, app=APP)  # type: ignore[call-overload]
+
+
+async def test_a_lease_from_before_its_server_began_counts_no_death(fleet: Fleet) -> None:
+    """While a server is away nobody can renew: those who held leases may live."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    async with serving(fleet.lp, dev=True) as url, limpet.open(url) as client:
+        excused = []
+        for worker in ("w2", "w3"):
+            (lease,) = await client.work.claim(worker, app=APP, lease_seconds=30)
+            assert lease.expired is not None
+            excused.append(lease.expired.excused)
+            fleet.later()
+        lock = await client.work.lock((APP, "ada", "one"), worker="w4")
+        assert lock.expired is not None
+        assert lock.expired.worker == "w3"
+    assert excused == [True, False]
+
+
+async def test_a_compensation_that_kills_is_held_after_it_died_alone(fleet: Fleet) -> None:
+    """Its neighbours are answered; a person has to look before anything is undone again."""
+
+    async def undo(session: object, effect: object) -> None:
+        process = running_process()
+        assert process is not None
+        await fleet.kill(process)
+
+    async def buys(turn: limpet.Turn) -> None:
+        await turn.effect("buy", lambda idempotency_key: 1, compensate="undo", on_unknown="retry")
+
+    fleet.lp.policies.lifecycle(APP, compensations={"undo": undo})
+    await fleet.add("killer")
+    key = (APP, "ada", "killer")
+    await fleet.lp.wake(key, buys)
+    await (await fleet.lp.get(key)).terminate("enough")
+    for number in range(5):
+        await fleet.add(f"s{number}")
+    for _ in range(2 + fleet.retries):
+        await fleet.process()
+        fleet.later(600)
+    assert fleet.deaths == 1 + fleet.retries
+    assert await fleet.dead() == {"killer"}
+    ends = await fleet.ends()
+    assert {ends[f"s{number}"] for number in range(5)} == {"end_turn"}
+    head = (await fleet.lp.get(key)).head
+    assert list(head.facts["ending"]["held"]) == ["buy"]
+    assert deaths.dead_reason(head.facts) == "died"
+    assert "$suspect" not in head.indexed_labels
+    assert await fleet.lp.work.requeue(app=APP, reason="died") == 1
+    assert (await fleet.lp.maintenance.verify()).ok

@@ -91,6 +91,7 @@ _SETTLED: Final = frozenset(
         BUDGET_RETURNED,
         CHILD_RELEASED,
         DELEGATION_ENDED,
+        ERROR,  # of a worker that died while it undid
         REQUEUED,
     )
 )

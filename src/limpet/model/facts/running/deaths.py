@@ -61,11 +61,13 @@ def is_killer(deaths: Deaths, retries: int) -> bool:
 
 
 def dead_reason(facts: Facts) -> DeadReason | None:
-    """Return why its turn is a dead letter; None if it is not one."""
-    dead = facts.get("run", EMPTY).get("dead")
-    if dead is None:
+    """Return why its turn is a dead letter, or its compensations are held; None if neither is."""
+    run = facts.get("run", EMPTY)
+    if (dead := run.get("dead")) is not None:
+        return "died" if dead.get("code") == DIED else "raised"
+    if "held" not in facts.get("ending", EMPTY):
         return None
-    return "died" if dead.get("code") == DIED else "raised"
+    return "died" if run.get("error", EMPTY).get("code") == DIED else "raised"
 
 
 def delay_us(deaths: int) -> int:

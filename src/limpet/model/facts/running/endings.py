@@ -14,9 +14,9 @@ from typing import Any, Final
 from limpet.model.events import Fact
 from limpet.model.facts import labels, phases
 from limpet.model.facts.phases import COMPLETED, TERMINATED
-from limpet.model.facts.running import budgets, children, requests, runs
+from limpet.model.facts.running import budgets, children, deaths, requests, runs
 from limpet.model.facts.running.spawned import children_open
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import Changes, Facts, Moment, with_changes
 from limpet.model.values import EMPTY, FrozenDict
 
 COMPENSATING: Final = "effect.compensating"
@@ -180,6 +180,12 @@ def fold_cascaded(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def fold_finished(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     left = data["left"]
+    changes = deaths.cleared(facts, at)
+    facts = with_changes(facts, changes)
+    return changes | _tried(facts, data, left, at)
+
+
+def _tried(facts: Facts, data: Mapping[str, Any], left: Any, at: Moment) -> Changes:
     if not left:
         return _ending(facts, undo=None, fails=None, retry_us=None)
     if (retry_us := data.get("retry_us")) is not None:

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from limpet.errors import (
     SessionDeleted,
@@ -16,6 +17,7 @@ from limpet.errors import (
     StoreClosed,
 )
 from limpet.model import Lease, runnable_us
+from limpet.model.lease import alone, is_alone
 from limpet.store.leases import LeaseStore
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
@@ -314,6 +316,60 @@ class ClaimLaws:
         assert await store.release(new) is True
         assert await store.release(new) is False
         assert await store.release(Lease(B, "w", 1, 1)) is False
+
+    async def test_a_lease_tells_of_one_that_ran_out_before_it(
+        self, store: LeaseStore, age: Age
+    ) -> None:
+        """By whom it was held; nothing of one that was released. A lock tells the same."""
+        old = await claimed(store)
+        assert old.expired is None
+        await age(61)
+        (new,) = await store.claim("next", limit=1, lease_seconds=60, app=None)
+        assert new.expired is not None
+        assert new.expired.worker == old.worker
+        assert new.expired.until_us - new.expired.leased_us == 60_000_000
+        assert await store.release(new, 0)
+        await age(1)
+        (again,) = await store.claim("last", limit=1, lease_seconds=60, app=None)
+        assert again.expired is None
+        await age(61)
+        lock = await store.acquire(A, "me", 60)
+        assert lock.expired is not None
+        assert lock.expired.worker == "last"
+        assert (await store.acquire(A, "me", 60)).expired is None, "it is held"
+
+    async def test_a_renewal_says_if_the_holder_runs_nothing_else(
+        self, store: LeaseStore, age: Age
+    ) -> None:
+        """By its name, which the next lease tells; nobody else's name is taken."""
+        lease = await claimed(store)
+        lonely = await renew(store, alone(lease), 60)
+        assert is_alone(lonely.worker)
+        assert (await load(store, A)).head.worker == f"{lease.worker}/alone"
+        await renew(store, structs.replace(lonely, worker="somebody"), 60)
+        assert (await load(store, A)).head.worker == f"{lease.worker}/alone"
+        await renew(store, lease, 60)
+        assert (await load(store, A)).head.worker == lease.worker
+        await renew(store, lonely, 60)
+        await age(61)
+        (new,) = await store.claim("next", limit=1, lease_seconds=60, app=None)
+        assert new.expired is not None
+        assert is_alone(new.expired.worker)
+
+    async def test_a_holder_that_comes_back_too_late_but_first_is_excused(
+        self, store: LeaseStore, age: Age
+    ) -> None:
+        """Its release changes nothing, but the next lease tells that it lives."""
+        lease = await claimed(store)
+        await age(61)
+        assert await store.release(lease) is False
+        (new,) = await store.claim("next", limit=1, lease_seconds=60, app=None)
+        assert new.expired is not None
+        assert new.expired.excused
+        await age(61)
+        (last,) = await store.claim("last", limit=1, lease_seconds=60, app=None)
+        assert await store.release(new) is False
+        assert (await renew(store, last, 60)).fence == last.fence
 
     async def test_a_closed_store_gives_no_leases(self, store: LeaseStore) -> None:
         """Every call after close raises StoreClosed."""
