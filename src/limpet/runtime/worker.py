@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.model import Key, Lease, described
+from limpet.runtime.turn import Turn
 from limpet.runtime.wake import (
     LISTEN_AFTER_SECONDS,
     DelayedCalls,
@@ -28,9 +29,12 @@ from limpet.runtime.wake import (
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet, at_work, journal_of
 from limpet.session.loggers import SESSION
-from limpet.session.runs.runs import RETRIES, OnMismatch, WakeOptions, Woken
+from limpet.session.runs.runs import RETRIES, HarnessObject, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission
 from limpet.store.clock import steady_ns
+
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
@@ -65,12 +69,34 @@ class Rates(msgspec.Struct):
 
 
 class Worker:
-    """Runs the turns of an app's sessions: `await worker.run()`, until `stop` or a signal."""
+    """Runs the turns of an app's sessions: `await worker.run()`, until `stop` or a signal.
+
+    `harness` is an async function of a turn, or an object with an async `run(turn)`. `app` is the
+    app whose sessions it runs; None means those of every app. The options:
+
+    - `concurrency`: how many harnesses run at the same time.
+    - `lease_seconds`: how long a dead worker holds its sessions.
+    - `idle_exit`: return when nothing is due.
+    - `max_turns`: return after this many turns.
+    - `retries`: how often a turn that fails is tried again before it is a dead letter.
+    - `on_mismatch`: a run that takes another way than the one before is asked about ("ask"), or
+      the record counts where it fits ("accept").
+    - `version`: the version of your code, recorded with each turn.
+    - `permissions`: always_allow, always_ask or deny, by the name of the tool or effect.
+    - `agent`: the actor of what the harness records; else that of the agent, or `agent:<app>`.
+    - `state_type`: the class of `turn.state`; None leaves it untyped.
+    - `migrations`: the registry that brings older state to `state_type`.
+    - `poll_seconds`: how long nothing is due before the store is asked again.
+    - `grace_seconds`: how long turns may go on after `stop` or a signal.
+    - `progress`: called with the Rates so far whenever they change.
+    - `failure`: called with the key and the error of each turn that fails.
+    - `signals`: SIGTERM and SIGINT stop it; False leaves them to the program.
+    """
 
     def __init__(
         self,
         lp: Limpet,
-        harness: Any,
+        harness: Callable[[Turn], Awaitable[Any]] | HarnessObject,
         *,
         app: str | None,
         concurrency: int = 64,
@@ -83,7 +109,7 @@ class Worker:
         permissions: Mapping[str, Permission] | None = None,
         agent: str | None = None,
         state_type: type[Any] | None = None,
-        migrations: Any = None,
+        migrations: MigrationRegistry | None = None,
         poll_seconds: float = POLL_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         progress: Callable[[Rates], None] | None = None,
