@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL as TTL, Ref as Ref, UnknownVariant as UnknownVariant
     from limpet.model.values import ABSENT as ABSENT
     from limpet.runtime.agent import Agent as Agent
-    from limpet.runtime.children import Child as Child
+    from limpet.runtime.children import Child as Child, ChildResult as ChildResult
     from limpet.runtime.compensation import PastEffect as PastEffect
     from limpet.runtime.effects import idempotency_key as idempotency_key
     from limpet.runtime.managed_tools import ManagedTools as ManagedTools
@@ -294,7 +294,7 @@ _HOMES = {
     "limpet.model.state.types": "TTL Ref UnknownVariant",
     "limpet.model.values": "ABSENT",
     "limpet.runtime.agent": "Agent",
-    "limpet.runtime.children": "Child",
+    "limpet.runtime.children": "Child ChildResult",
     "limpet.runtime.compensation": "PastEffect",
     "limpet.runtime.effects": "idempotency_key",
     "limpet.runtime.managed_tools": "ManagedTools",

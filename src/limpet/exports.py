@@ -61,6 +61,6 @@ def lazy_exports(
         return value
 
     def complete() -> list[str]:
-        return sorted({*namespace, *exported})
+        return sorted({*places, *own})  # not what the package imports for itself
 
     return load, complete, exported

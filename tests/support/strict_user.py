@@ -102,12 +102,21 @@ def model(request: ModelRequest) -> Reply:
     return Reply(f"Done: {last['content']}")
 
 
+async def shout(text: str, marks: int = 1) -> str:
+    return text.upper() + "!" * marks
+
+
 class Harness:
     """A harness by hand."""
 
     async def run(self, turn: Turn) -> None:
         for message in turn.inputs:
-            length = await turn.step("measure", len, str(message.data))
+            length: int = await turn.step("measure", len, str(message.data))
+            shouted: str = await turn.step("shout", shout, "hi", marks=2)
+            again: str = await turn.effect("shout", shout, text="hi")
+            counted: int = await turn.effect("count", lambda: 1)
+            found: list[str] = await turn.retrieve("find", str.split, again)
+            print(shouted, again, counted, found)
             approval = await turn.approve("refund", {"length": length})
             if approval:
                 receipt = await turn.effect("pay", self.pay, amount=length)
@@ -119,7 +128,21 @@ class Harness:
         return f"{amount} {idempotency_key[:4]}"
 
 
+async def manager(turn: Turn) -> None:
+    child = await turn.delegate("desk", "find the invoice")
+    ended: limpet.ChildResult = await child.result()
+    said: str | None = ended.summary
+    if ended.stop_reason == "end_turn":
+        await turn.say(f"{said} {ended.output} {ended['output']}")
+
+
+def workers(lp: limpet.Limpet) -> list[limpet.Worker]:
+    by_hand = limpet.Worker(lp, Harness(), app="by-hand", state_type=Desk, migrations=migrations)
+    return [by_hand, limpet.Worker(lp, manager, app=None, permissions={"pay": "always_ask"})]
+
+
 async def agents(lp: limpet.Limpet) -> str:
+    assert workers(lp)
     agent = limpet.Agent(model, [refund, look_up], system="You are the support of a shop.")
     s = await lp.create("support", "ada", actor="user:ada")
     await s.append("user.message", {"text": "I was charged twice!"})

@@ -87,6 +87,17 @@ def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None
         assert getattr(package, name) is getattr(import_module(module), name)
 
 
+@pytest.mark.parametrize("package", [limpet, limpet.graph], ids=lambda p: p.__name__)
+def test_a_package_completes_to_its_public_names_only(package: ModuleType) -> None:
+    """No module that it imports for itself, before and after its names are loaded."""
+    for _ in range(2):
+        assert {*package.__all__} <= {*dir(package)}
+        assert [name for name in dir(package) if name.startswith("_")] == []
+        assert {"TYPE_CHECKING", "annotations", "logging", "exports"}.isdisjoint(dir(package))
+        assert all([hasattr(package, name) for name in package.__all__])
+    assert dir(limpet) == sorted(limpet.__all__)
+
+
 def test_ops_completes_to_operations_only() -> None:
     """No import, no helper and no check stands among what a program writes."""
     assert dir(limpet.ops) == sorted(limpet.ops.__all__)

@@ -168,7 +168,53 @@ async def main(lp: limpet.Limpet, raw: bytes) -> None:
     await lp.create("a", "u", state=raw)  # wrong
 """
 
+TURNS = """
+import limpet
+from limpet import graph
+
+
+def plain(n: int) -> list[str]:
+    return []
+
+
+async def later(n: int) -> dict[str, int]:
+    return {}
+
+
+async def harness(turn: limpet.Turn) -> None:
+    reveal_type(await turn.step("plain", plain, 1))
+    reveal_type(await turn.step("later", later, 1, max_cost=0.1))
+    reveal_type(await turn.step("quick", lambda: 5))
+    reveal_type(await turn.retrieve("later", later, 1))
+    reveal_type(await turn.effect("plain", plain, n=1, on_unknown="retry"))
+    reveal_type(await turn.effect("later", later, n=1, retries=2))
+    reveal_type(await graph.step("plain", plain, 1))
+    reveal_type(await graph.step("later", later, 1))
+    reveal_type(await graph.effect("plain", plain, n=1))
+    reveal_type(await graph.effect("later", later, n=1))
+    child = await turn.delegate("desk", "look")
+    ended = await child.result()
+    reveal_type(ended.summary)
+    reveal_type(ended.output)
+    reveal_type(ended.stop_reason == "end_turn")
+    reveal_type(ended["summary"])
+    text: str = await turn.step("plain", plain, 1)  # wrong
+    ended.sumary  # wrong
+
+
+async def takes_nothing() -> None: ...
+
+
+def workers(lp: limpet.Limpet) -> None:
+    limpet.Worker(lp, harness, app="desk", migrations=limpet.MigrationRegistry("desk"))
+    limpet.Worker(lp, limpet.Agent(lambda request: "hi"), app=None)
+    limpet.Worker(lp, takes_nothing, app="desk")  # wrong
+    limpet.Worker(lp, "agent", app="desk")  # wrong
+    limpet.Worker(lp, harness, app="desk", migrations={})  # wrong
+"""
+
 PROGRAMS = {
+    "turns": TURNS,
     "fields": PROGRAM,
     "worker": WORKER,
     "guessed": GUESSED,
@@ -302,6 +348,23 @@ def test_a_strict_program_has_no_error(said: dict[str, str]) -> None:
 def test_the_pages_are_typed(said: dict[str, str]) -> None:
     """A reader who copies from docs/ into a typed program meets no complaint."""
     assert {page: said[f"{page}_page"] for page in PAGES} == dict.fromkeys(PAGES, "")
+
+
+def test_what_a_turn_gives_is_typed(said: dict[str, str]) -> None:
+    """A step and an effect return what their function does, sync or async; a worker takes a
+    harness."""
+    of_plain, of_later = "list[str]", "dict[str, int]"
+    assert checked("turns", said) == [
+        of_plain,
+        of_later,
+        "int",
+        of_later,
+        *[of_plain, of_later] * 3,
+        "str | None",
+        "Any",
+        "bool",
+        "Any",
+    ]
 
 
 def test_what_work_and_watching_give_is_typed(said: dict[str, str]) -> None:

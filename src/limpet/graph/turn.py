@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -44,6 +44,7 @@ from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 
 S = TypeVar("S", bound=State)
+T = TypeVar("T")  # what a function returns, sync or async
 Initial: TypeAlias = "Callable[[Turn], Any | Awaitable[Any]]"
 Say: TypeAlias = "Callable[[Any], Awaitable[str | None] | str | None]"
 # Errors that decide how the wake ends, whatever node they come from.
@@ -168,6 +169,26 @@ def _deciding(error: GraphError) -> Exception:
 # --- in a node ------------------------------------------------------------------------------------
 
 
+@overload
+async def step(
+    name: str,
+    fn: Callable[..., Awaitable[T]],
+    /,
+    *args: Any,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+    **kwargs: Any,
+) -> T: ...
+@overload
+async def step(
+    name: str,
+    fn: Callable[..., T],
+    /,
+    *args: Any,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+    **kwargs: Any,
+) -> T: ...
 async def step(
     name: str,
     fn: Callable[..., Any],
@@ -182,6 +203,38 @@ async def step(
     return await turn.step(name, fn, *args, max_cost=max_cost, max_tokens=max_tokens, **kwargs)
 
 
+@overload
+async def effect(
+    name: str,
+    fn: Callable[..., Awaitable[T]],
+    /,
+    *,
+    on_unknown: OnUnknown = "ask",
+    key: str | None = None,
+    timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function
+    retries: int = 0,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+    compensate: str | None = None,
+    record_args: bool = True,
+    **args: Any,
+) -> T: ...
+@overload
+async def effect(
+    name: str,
+    fn: Callable[..., T],
+    /,
+    *,
+    on_unknown: OnUnknown = "ask",
+    key: str | None = None,
+    timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function
+    retries: int = 0,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+    compensate: str | None = None,
+    record_args: bool = True,
+    **args: Any,
+) -> T: ...
 async def effect(
     name: str,
     fn: Callable[..., Any],

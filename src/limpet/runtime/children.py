@@ -38,7 +38,7 @@ from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.endings import has_ended
-from limpet.model.facts.running.runs import INTERRUPT
+from limpet.model.facts.running.runs import INTERRUPT, StopReason
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.timers import REVISIT_SET, TIMERS_TAKEN, timers_in
 from limpet.runtime.run import TurnRun
@@ -56,6 +56,29 @@ if TYPE_CHECKING:
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 
 
+class ChildResult(FrozenDict):
+    """The end of a child: a mapping with `child`, `stop_reason`, `summary` and `output`."""
+
+    __slots__ = ()
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """The reason of its last stop, such as `end_turn` or `terminated`."""
+        reason: StopReason = self["stop_reason"]
+        return reason
+
+    @property
+    def summary(self) -> str | None:
+        """The text that it ended with; None if it said nothing."""
+        summary: str | None = self["summary"]
+        return summary
+
+    @property
+    def output(self) -> Any:
+        """The output of the child as its message has it; None if it said nothing."""
+        return self["output"]
+
+
 class Child:
     """A child session that works for this turn."""
 
@@ -67,7 +90,7 @@ class Child:
         """True if the child has ended."""
         return self.key.id in self._turn.records.ended
 
-    async def result(self) -> Mapping[str, Any]:
+    async def result(self) -> ChildResult:
         """Return how it ended: stop_reason, summary, output. Pauses the turn until then.
 
         A terminated child may have neither a summary nor an output; both are then None. Raises
@@ -80,7 +103,7 @@ class Child:
             ended = turn.records.ended.get(self.key.id)
             if ended is None:
                 await turn.pauses.block(self.key.id)
-            return FrozenDict({"summary": None, "output": None, **ended.data})
+            return ChildResult({"summary": None, "output": None, **ended.data})
 
 
 async def delegate(

@@ -431,7 +431,8 @@ class _Live(Exception):
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know, as values that it knows; text, where its type has one."""
+    """Turn a value that msgspec does not know into values that it knows; into text, where its type
+    has one. Raises _Live."""
     if (dump := getattr(value, "model_dump", None)) is not None and not isinstance(value, type):
         try:
             return dump(mode="json")

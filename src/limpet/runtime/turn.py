@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
     Collection,
     Iterable,
@@ -18,7 +19,7 @@ from collections.abc import (
 )
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, overload
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import (
@@ -82,6 +83,7 @@ from limpet.session.runs.setup import (
 from limpet.session.session import Session
 from limpet.session.writer import acting_agent, writer_of
 
+T = TypeVar("T")  # what a function returns, sync or async
 # They wake a session, and are processed, but no turn is about them.
 CONTROL: Final = frozenset((INTERRUPT, *ANSWERS, FEEDBACK))
 _NONE: Final[Mapping[str, Any]] = {}
@@ -161,6 +163,28 @@ class Turn:
 
     # --- what is recorded ------------------------------------------------------------------------
 
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> T: ...
     async def step(
         self,
         name: str,
@@ -221,8 +245,31 @@ class Turn:
         ended = runs.span_completed(span, "retrieval", name, "success", parent=self.wake_id)
         return begun, ended
 
+    @overload
     async def retrieve(
-        self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def retrieve(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> T: ...
+    async def retrieve(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Return the result of fn(*args, **kwargs), which looks something up: a step whose span has
         kind `retrieval`, so that a session's queries can be counted.
@@ -258,6 +305,40 @@ class Turn:
             async with self._reserved(stream.id, max_cost, max_tokens) as reservation:
                 return await stream.run(pieces, reservation)
 
+    @overload
+    async def effect(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        /,
+        *,
+        on_unknown: OnUnknown = "ask",
+        key: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function
+        retries: int = 0,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        compensate: str | None = None,
+        record_args: bool = True,
+        **args: Any,
+    ) -> T: ...
+    @overload
+    async def effect(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *,
+        on_unknown: OnUnknown = "ask",
+        key: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function
+        retries: int = 0,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        compensate: str | None = None,
+        record_args: bool = True,
+        **args: Any,
+    ) -> T: ...
     async def effect(
         self,
         name: str,

@@ -91,6 +91,7 @@ from limpet.runtime.turn_log import (
     events_since,
     identity,
 )
+from limpet.session.arguments import typed_of
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.loggers import SESSION
@@ -131,6 +132,7 @@ def harness_options(
         raise InvalidInput(
             f"on_mismatch is 'ask' or 'accept', not {described(options.on_mismatch)}."
         )
+    typed_of(options.state_type, options.migrations, untyped=False)
     if options.version is not None and (why := unfit(options.version, NAME_CHARS_MAX)):
         raise InvalidInput(f"the version of a worker {why}.")
     return HarnessOptions(

@@ -10,9 +10,9 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.model import FrozenDict, Key, Lease, described
 from limpet.model.facts.running.deaths import SUSPECT, deaths_in, held_until_us
 from limpet.model.lease import Expired, is_holder
+from limpet.runtime.turn import Turn
 from limpet.runtime.wake import (
     LISTEN_AFTER_SECONDS,
     DelayedCalls,
@@ -31,10 +32,13 @@ from limpet.runtime.wake import (
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet, at_work, journal_of
 from limpet.session.loggers import SESSION
-from limpet.session.runs.runs import RETRIES, OnMismatch, WakeOptions, Woken
+from limpet.session.runs.runs import RETRIES, HarnessObject, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Query
+
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
@@ -103,12 +107,34 @@ class Outages:
 
 
 class Worker:
-    """Runs the turns of an app's sessions: `await worker.run()`, until `stop` or a signal."""
+    """Runs the turns of an app's sessions: `await worker.run()`, until `stop` or a signal.
+
+    `harness` is an async function of a turn, or an object with an async `run(turn)`. `app` is the
+    app whose sessions it runs; None means those of every app. The options:
+
+    - `concurrency`: how many harnesses run at the same time.
+    - `lease_seconds`: how long a dead worker holds its sessions.
+    - `idle_exit`: return when nothing is due.
+    - `max_turns`: return after this many turns.
+    - `retries`: how often a turn that fails is tried again before it is a dead letter.
+    - `on_mismatch`: a run that takes another way than the one before is asked about ("ask"), or
+      the record counts where it fits ("accept").
+    - `version`: the version of your code, recorded with each turn.
+    - `permissions`: always_allow, always_ask or deny, by the name of the tool or effect.
+    - `agent`: the actor of what the harness records; else that of the agent, of the principal, or `agent:<app>`.
+    - `state_type`: the class of `turn.state`; None leaves it untyped.
+    - `migrations`: the registry that brings older state to `state_type`.
+    - `poll_seconds`: how long nothing is due before the store is asked again.
+    - `grace_seconds`: how long turns may go on after `stop` or a signal.
+    - `progress`: called with the Rates so far whenever they change.
+    - `failure`: called with the key and the error of each turn that fails.
+    - `signals`: SIGTERM and SIGINT stop it; False leaves them to the program.
+    """
 
     def __init__(
         self,
         lp: Limpet,
-        harness: Any,
+        harness: Callable[[Turn], Awaitable[Any]] | HarnessObject,
         *,
         app: str | None,
         concurrency: int = 64,
@@ -121,7 +147,7 @@ class Worker:
         permissions: Mapping[str, Permission] | None = None,
         agent: str | None = None,
         state_type: type[Any] | None = None,
-        migrations: Any = None,
+        migrations: MigrationRegistry | None = None,
         poll_seconds: float = POLL_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         progress: Callable[[Rates], None] | None = None,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Generator
 from contextlib import suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -610,3 +613,29 @@ async def test_a_worker_is_given_an_open_limpet(world: World) -> None:
     for lp in ("memory://", None, limpet.SyncLimpet):
         with pytest.raises(limpet.InvalidInput, match=r"limpet\.open\(url\)"):
             limpet.Worker(cast("Any", lp), echo, app=None)
+
+
+async def test_migrations_without_a_state_type_are_refused_at_once(world: World) -> None:
+    """When the worker is made, and not with the first session that it claims."""
+    with pytest.raises(limpet.InvalidInput, match="state_type"):
+        limpet.Worker(world.lp, echo, app="support", migrations=limpet.MigrationRegistry("s"))
+
+
+OPTIONS = [
+    each.name
+    for each in inspect.signature(limpet.Worker).parameters.values()
+    if each.kind is each.KEYWORD_ONLY and each.name != "app"
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_each_option_of_a_worker_is_described(option: str) -> None:
+    """In `help(limpet.Worker)`, and in the table of docs/runtime.md."""
+    assert f"- `{option}`: " in (inspect.getdoc(limpet.Worker) or "")
+    assert f"\n| `{option}` | " in (Path(__file__).parents[3] / "docs" / "runtime.md").read_text()
+
+
+def test_no_option_of_a_worker_is_described_that_it_lacks() -> None:
+    """The list in its docstring names its parameters, in their order."""
+    doc = inspect.getdoc(limpet.Worker) or ""
+    assert re.findall(r"^- `(\w+)`:", doc, re.MULTILINE) == OPTIONS

@@ -39,7 +39,7 @@ _TAIL: Final = 20
 class HarnessObject(Protocol):
     """An object that runs turns."""
 
-    async def run(self, turn: Any) -> None: ...
+    def run(self, turn: Any, /) -> Awaitable[Any]: ...
 
 
 # A turn is a `limpet.Turn`, which the runtime makes.
