@@ -121,7 +121,8 @@ class Worker:
       the record counts where it fits ("accept").
     - `version`: the version of your code, recorded with each turn.
     - `permissions`: always_allow, always_ask or deny, by the name of the tool or effect.
-    - `agent`: the actor of what the harness records; else that of the agent, of the principal, or `agent:<app>`.
+    - `agent`: the actor of what the harness records; else the agent's own, the principal's id, or
+      `agent:<app>`.
     - `state_type`: the class of `turn.state`; None leaves it untyped.
     - `migrations`: the registry that brings older state to `state_type`.
     - `poll_seconds`: how long nothing is due before the store is asked again.
