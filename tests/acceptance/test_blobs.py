@@ -285,7 +285,7 @@ async def test_a_copy_has_the_blobs(lp: limpet.Limpet, tmp_path: Path, *, whole:
     s = await lp.create("support", "ada", id="one")
     await lp.create("support", "ada", id="none")
     ref = await s.blobs.put(LARGE, "image/png")
-    await s.append("user.message", ref.data, actor=WHO)
+    await s.append("user.message", {"text": "see this", **ref.data}, actor=WHO)
     small = await s.blobs.put(b"x", "text/plain")
     async with limpet.open(f"sqlite:///{tmp_path}/to.db?sync=normal") as to:
         copied = await lp.copy(None if whole else s.key, to=to)
