@@ -249,8 +249,8 @@ class EffectCall:
         queue_result(turn, id, data)
         decision = decision_in(data)
         if decision == "happened":
-            await self._record(runs.effect_succeeded, "succeeded", data["output"])
-            return data["output"]
+            await self._record(runs.effect_succeeded, "succeeded", data.get("output"))
+            return data.get("output")
         if decision == "run_again":
             return await self._perform()
         raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
