@@ -218,8 +218,8 @@ class EffectCall:
             if asks:
                 decision, data = await self._asked()
                 if decision == "happened":
-                    await self._conclude(runs.effect_succeeded, "succeeded", data["output"])
-                    return data["output"]
+                    await self._conclude(runs.effect_succeeded, "succeeded", data.get("output"))
+                    return data.get("output")
                 if decision != "run_again":
                     raise EffectUnknown(
                         self._effect.name, self._effect.occurrence, data.get("note")

@@ -588,7 +588,8 @@ def clean_text(text: str) -> str:
 
 def _reply(message: Event, uses: Sequence[Event]) -> Reply:
     data = message.data
-    usage = dict(data["usage"]) if "usage" in data else None
+    usage = data.get("usage")
+    usage = dict(usage) if isinstance(usage, Mapping) else None
     if "cost" in data:
         usage = {**(usage or {}), "cost": data["cost"]}
     calls = [
@@ -601,4 +602,4 @@ def _reply(message: Event, uses: Sequence[Event]) -> Reply:
         )
         for use in uses
     ]
-    return Reply(data["text"], tuple(calls), usage, data.get("stop_reason"), message)
+    return Reply(data.get("text", ""), tuple(calls), usage, data.get("stop_reason"), message)

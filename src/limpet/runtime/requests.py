@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, ToolFailed
+from limpet.errors import InvalidInput, ToolFailed, TurnMismatch
 from limpet.model import Draft, canonical, settle
 from limpet.model.facts.running.requests import TOOL_RESULT, Decision, RequestKind, asked
 from limpet.model.limits import REQUESTS_MAX
@@ -119,9 +119,10 @@ async def request(
     records.reach("request", id)
     before = records.asked.get(id)
     if before is not None:
-        hashes = (before.data["input_hash"], hashed)
+        recorded = before.data.get("input_hash", hashed)  # another system may have asked without
+        hashes = (recorded, hashed)
         turn.check_same(f"the {kind}", name, occurrence, hashes, (before.data["input"], input))
-        if kind in _BOUND and hashed != before.data["input_hash"]:
+        if kind in _BOUND and hashed != recorded:
             replaced, before = id, None
             id = identity(id, "instead", hashed)
     if before is None:
@@ -143,6 +144,9 @@ async def request(
         finally:
             records.asking.discard(id)
         records.add(event)
+        if id not in records.asked:  # the log has another event under this id
+            why = "is recorded as something else"
+            raise TurnMismatch(f"the {kind}", name, occurrence, why)
     if id not in records.answers:
         await turn.pauses.block(id)
     return id, records.answers[id]

@@ -109,7 +109,7 @@ class ToolUseCall:
         if done is None and call.id not in turn.records.calls:
             done = await self._result_elsewhere()
         if done is not None:
-            return ToolResult(done.data["output"], done.data.get("is_error", False))
+            return ToolResult(done.data.get("output"), done.data.get("is_error", False))
         turn.check_budget()
         with turn.traced("tool", call.name, call=call.provider_id or call.id) as notes:
             try:
@@ -361,7 +361,7 @@ class ToolUseCall:
         if event is None:
             *_, event = await self._turn.log.write(*before, self._result(output, is_error=is_error))
             records.add(event)
-        return ToolResult(event.data["output"], event.data.get("is_error", False))
+        return ToolResult(event.data.get("output"), event.data.get("is_error", False))
 
     def _result(self, output: Any, *, is_error: bool) -> Draft:
         data: dict[str, Any] = {"request_id": self._call.id, "output": _cut(output)}

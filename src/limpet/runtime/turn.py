@@ -800,7 +800,7 @@ class TextStream:
         records.reach("event", self.id)
         records.reach("step", f"stream:{self._name}", self._occurrence)
         if (event := records.events.get(self.id)) is not None:
-            return str(event.data["text"])
+            return str(event.data.get("text", ""))
         step = records.steps.get((f"stream:{self._name}", self._occurrence))
         return None if step is None else str(step.data["result"])
 

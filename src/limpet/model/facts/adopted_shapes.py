@@ -29,7 +29,7 @@ from limpet.model.facts import (
     timeouts,
     timers,
 )
-from limpet.model.facts.running import endings, memory, runs, setup
+from limpet.model.facts.running import children, endings, memory, requests, runs, setup
 from limpet.model.facts.shapes import Id, Time, check_shape, shape, table
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key, unfit
@@ -66,27 +66,32 @@ class _KeyCheck(Struct):
 _ORIGINAL: Final = {"app": Id, "user": Id, "id": Id, "uid": Id}
 _SPAN: Final = {"span_id": Id, "kind": str, "name": str}
 _EFFECT: Final = {"name": str, "occurrence": Count, "args_hash": str}
+_OF_CALL: Final = {"call": str}
+_COMPENSATE: Final = shape(name=str, args=dict[str, Any], on_unknown=str)
 _UNDOING: Final = shape(of=str, name=str, key=str)
 _DATA: Final[Mapping[str, type[Struct]]] = {
     creation.FORKED: shape(base=Hex),
     runs.SPAN_STARTED: shape(**_SPAN),
     runs.SPAN_COMPLETED: shape({"error": str | None}, **_SPAN, result=str),
-    runs.STEP: shape(**_EFFECT, result=Any),
+    runs.STEP: shape(_OF_CALL, **_EFFECT, result=Any),
     runs.INTENDED: shape(
-        {"compensate": dict[str, Any] | None, "tool": str | None, "raised": Count},
+        {"compensate": _COMPENSATE | None, "tool": str | None, "raised": Count, **_OF_CALL},
         **_EFFECT,
         key=str,
         tries=Count,
         span_id=str,
     ),
-    runs.SUCCEEDED: shape(**_EFFECT, key=str, result=Any),
-    runs.FAILED: shape({"not_done": bool}, **_EFFECT, key=str, error=str),
-    runs.UNKNOWN: shape({"tries": Count, "raised": Count}, **_EFFECT, key=str, error=str),
+    runs.SUCCEEDED: shape(_OF_CALL, **_EFFECT, key=str, result=Any),
+    runs.FAILED: shape({"not_done": bool, **_OF_CALL}, **_EFFECT, key=str, error=str),
+    runs.UNKNOWN: shape(
+        {"tries": Count, "raised": Count, **_OF_CALL}, **_EFFECT, key=str, error=str
+    ),
     endings.COMPENSATING: _UNDOING,
     endings.COMPENSATED: _UNDOING,
     endings.NOT_COMPENSATED: shape({"not_done": bool}, of=str, name=str, key=str),
     endings.MAYBE_COMPENSATED: _UNDOING,
     endings.CASCADED: shape(children=list[str]),
+    children.CHILD_CREATED: shape(**_EFFECT),
     memory.WRITTEN: shape(value=Any),
     checkpoints.RECORDED: shape(seq=Seq, checksum=Hex, full=bool, trigger=str, size=Count),
     history.MERGED: shape(
@@ -95,7 +100,18 @@ _DATA: Final[Mapping[str, type[Struct]]] = {
     documents.PUT: shape({"checkpoint": Count | None}, value=Any),
     documents.DELETED: shape({"checkpoint": Count | None}),
 }
-_WAKE: Final = shape(**_SPAN, worker=str, fence=Count, claimed_us=Time)
+_WAKE: Final = shape(
+    {"why": str, "answers": list[Count]},
+    **_SPAN,
+    turn=str,
+    attempt=Count,
+    inputs=list[Count],
+    timers=list[str],
+    worker=str,
+    fence=Count,
+    claimed_us=Time,
+)
+_TOOL_CALL: Final = shape(request_id=Id, name=str, input=Any)  # of a model's message
 _STARTS: Final = frozenset((creation.CREATED, creation.FORKED))
 
 
@@ -111,8 +127,10 @@ def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
         raise InvalidEvent("it stands for a session that is in an archive")
     check_shape(type, data)
     form = _DATA.get(type)
-    if type == runs.SPAN_STARTED and data.get("kind") == data.get("name") == "wake":
+    if type == runs.SPAN_STARTED and data.get("kind") == "wake":
         form = _WAKE
+    elif type == requests.TOOL_USE and "message" in data:
+        form = _TOOL_CALL
     if form is not None:
         _convert(data, form, f"the data of its {type}")
     if type in (labels.LABELED, *_STARTS):

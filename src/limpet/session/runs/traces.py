@@ -242,7 +242,8 @@ def _step(event: Event) -> Span:
     only looks is the span of the tool."""
     data = event.data
     kind = "model" if "stream" in data else "tool" if "call" in data else "step"
-    name, started_us = data.get("stream") or data["name"], data.get("started_us", event.at_us)
+    name = data.get("stream") or data.get("name", "")
+    started_us = data.get("started_us", event.at_us)
     span = Span(event.id, event.wake_id, kind, name, started_us, event.at_us, "success")
     return msgspec.structs.replace(span, **_model_usage(event)) if kind == "model" else span
 
