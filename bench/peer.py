@@ -7,21 +7,15 @@ a line of JSON, answers with a line of JSON, and is idle in between.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
-import sys
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 from bench.place import ROOT
 from tests.support import venvs
-
-_LOCK: Final = ROOT / "requirements" / "bench-peer.txt"
-_HOME: Final = ROOT / ".venv-bench-peer"
-_PYTHON: Final = _HOME / "bin" / "python"
 
 
 class PeerFailed(Exception):
@@ -54,8 +48,8 @@ class Peer:
 @contextmanager
 def running() -> Iterator[Peer]:
     """Install the neighbour if need be, start it, and end it afterwards."""
-    _install()
-    with _started([str(_PYTHON), "-m", "bench.peer_openai_agents"], None) as peer:
+    command = [str(_python_of("bench-peer")), "-m", "bench.peer_openai_agents"]
+    with _started(command, None) as peer:
         yield peer
 
 
@@ -63,7 +57,7 @@ def running() -> Iterator[Peer]:
 def in_environment(lock: str, module: str) -> Iterator[Peer]:
     """The same with a framework that runs on our sources: its environment is made on first use
     from requirements/<lock>.txt."""
-    command = [str(venvs.python_of(lock, install=True)), "-m", module]
+    command = [str(_python_of(lock)), "-m", module]
     with _started(command, venvs.environment()) as peer:
         yield peer
 
@@ -84,18 +78,9 @@ def _started(command: list[str], environment: dict[str, str] | None) -> Iterator
         process.stdin.close()
 
 
-def _install() -> None:
-    """Rebuild the environment whenever its lock has changed."""
-    stamp = _HOME / "lock.sha256"
-    digest = hashlib.sha256(_LOCK.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == digest:
-        return
-    print("installing the neighbour into its own environment (once) …", file=sys.stderr)
-    venv.create(_HOME, clear=True, with_pip=True)
-    (_HOME / ".gitignore").write_text("*\n")
-    command = [str(_PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    command += ["install", "--quiet", "--require-hashes", "-r", str(_LOCK.relative_to(ROOT))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise PeerFailed(f"pip could not install it: {done.stderr.strip()[-500:]}")
-    stamp.write_text(digest)
+def _python_of(lock: str) -> Path:
+    """The interpreter of an environment, which is made again whenever its lock has changed."""
+    try:
+        return venvs.python_of(lock, install=True)
+    except venvs.NotInstalled as error:
+        raise PeerFailed(str(error)) from error

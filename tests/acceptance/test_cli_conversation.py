@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -196,22 +197,83 @@ def piece(text: str, index: int, attempt: int = 1) -> limpet.Event:
     return limpet.Event(0, "m", "agent.message", "agent:a", 0, data, partial=True, attempt=attempt)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_tail_shows_pieces_and_starts_over_on_a_new_attempt(lost: bool) -> None:
-    """What was streamed whole is not shown twice; a lost piece makes the whole be shown."""
-    import io
+def recorded(text: str, id: str = "m", type: str = "agent.message") -> limpet.Event:
+    return limpet.Event(5, id, type, "agent:a", 10**15, {"text": text})
 
+
+def tailed(*events: limpet.Event) -> list[str]:
+    """The lines that a tail shows of these events."""
     out = io.StringIO()
     shown = Tail(Output(out), as_json=False)
-    shown.show(piece("Hel", 0))
-    shown.show(piece("Hello\nwor", 0, attempt=2))
-    if not lost:
-        shown.show(piece("ld", 1, attempt=2))
-    shown.show(limpet.Event(5, "m", "agent.message", "agent:a", 10**15, {"text": "Hello\nworld"}))
-    lines = out.getvalue().splitlines()
-    assert lines[:4] == ["agent:a", "  Hel", "agent:a (starts over)", "  Hello"]
-    assert lines[4] == ("  wor" if lost else "  world")
-    assert lines[5:] == (["agent:a  2001-09-09 01:46:40", "  Hello", "  world"] if lost else [])
+    for event in events:
+        shown.show(event)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_tail_shows_pieces_and_starts_over_on_a_new_attempt(lost: bool) -> None:
+    """What was streamed is not shown twice; what a lost piece had comes with the record."""
+    pieces = [piece("Hel", 0), piece("Hello\nwor", 0, attempt=2), piece("ld", 1, attempt=2)]
+    lines = tailed(*pieces[: 2 if lost else 3], recorded("Hello\nworld"))
+    assert lines == ["agent:a", "  Hel", "agent:a (starts over)", "  Hello", "  world"]
+
+
+def test_a_tail_shows_what_was_lost_once_it_is_known() -> None:
+    """Each word once: a gap is marked while the message comes, and filled when it is recorded."""
+    pieces = [piece("two ", 1), piece("four ", 3), piece("five ", 4)]
+    lines = tailed(*pieces, recorded("one two three four five six"))
+    assert lines == [
+        "agent:a",
+        "  … two … four five six",
+        "agent:a (was lost)",
+        "  one ",
+        "agent:a (was lost)",
+        "  three ",
+    ]
+
+
+def test_a_tail_goes_on_after_what_came_between() -> None:
+    """Another event ends the line; a piece after the record is an old one."""
+    between = limpet.Event(4, "x", "user.message", "user:u", 10**15, {"text": "quick!"})
+    lines = tailed(piece("one ", 0), between, piece("two", 1), recorded("one two"), piece("two", 1))
+    assert lines[:2] == ["agent:a", "  one "]
+    assert lines[3:] == ["  quick!", "agent:a (goes on)", "  two"]
+
+
+def test_a_message_that_was_recorded_in_other_words_is_shown_as_it_was() -> None:
+    lines = tailed(piece("on", 0), recorded("two"))
+    assert lines == ["agent:a", "  on", "agent:a (as recorded)", "  two"]
+
+
+def test_a_transcript_names_the_parts_that_are_not_words(tmp_path: Path) -> None:
+    """Kind, type and size, in a line of their own; never the bytes, and no JSON that is cut."""
+    image = {"type": "image", "uri": "limpet:x", "media_type": "image/png", "size": 12_345}
+    inline = {"type": "base64", "media_type": "application/pdf", "data": "QUJD" * 900_000}
+    content = [
+        {"type": "text", "text": "Look at these."},
+        image,
+        {"type": "document", "source": inline, "title": "bill.pdf"},
+        {"type": "image", "source": {"type": "url", "url": "https://x.test/cat.png"}},
+        {"type": "data", "data": {"order": 7}},
+        {"type": "text", "text": "Which is it?"},
+    ]
+
+    async def said() -> None:
+        async with limpet.open(f"sqlite:///{tmp_path}/{STORE}") as lp:
+            s = await lp.create("support", "ada", "c1")
+            await s.append("agent.message", {"content": content}, actor="agent:a")
+
+    asyncio.run(said())
+    for command in (("transcript",), ("tail", "--stop-when-idle")):
+        lines = run(tmp_path, command[0], STORE, KEY, *command[1:]).stdout.splitlines()
+        assert lines[1:] == [
+            "  Look at these.",
+            "  [image image/png 12 KB]",
+            "  [document application/pdf 3 MB bill.pdf]",
+            "  [image https://x.test/cat.png]",
+            '  [data {"order":7}]',
+            "  Which is it?",
+        ]
 
 
 async def test_a_tail_in_another_process_shows_pieces_and_ctrl_c_ends_it_with_0(

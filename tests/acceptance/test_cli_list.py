@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,14 @@ def test_a_listing_is_filtered_and_brings_states(here: Path) -> None:
 def test_people_see_a_line_for_each_session_and_whether_there_are_more(here: Path) -> None:
     """Its key, version, phase, time and labels; a table on a terminal."""
     lines = run(here, "list", "a.db", "--limit", "1").stdout.splitlines()
-    assert lines[0].split() == ["session", "version", "phase", "updated", "labels"]
-    assert lines[1].startswith("support/ada/s2        1  active  20")
+    assert lines[0].split() == ["session", "version", "status", "phase", "updated", "labels"]
+    assert lines[1].startswith("support/ada/s2        1  idle    active  20")
     assert lines[1].endswith("Z  plan=gold")
     assert lines[2].startswith("and more; ")
-    assert "billing/bob/gone        1  deleted  20" in run(here, "list", "a.db", "--deleted").stdout
+    assert (
+        "billing/bob/gone        1          deleted  20"
+        in run(here, "list", "a.db", "--deleted").stdout
+    )
     code, shown = run_terminal(here, "list", "a.db", "--limit", "2")
     assert code == 0
     assert "plan=gold" in shown
@@ -138,3 +142,73 @@ async def test_labels_of_limpets_own_are_not_shown(tmp_path: Path) -> None:
     assert "$" not in (await asyncio.to_thread(run, tmp_path, "list", "a.db")).stdout
     _, told = await asyncio.to_thread(answer, tmp_path, "list", "a.db")
     assert told["items"][0]["labels"] == {"plan": "gold"}
+
+
+# --- statuses -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a session of each status, the oldest of them dead, and documents."""
+    folder = tmp_path_factory.mktemp("waiting")
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs[0].data["text"] == "fail":
+            raise ValueError
+        await turn.approve("refund", {"order": 7})
+
+    async def filled() -> None:
+        async with limpet.open(f"sqlite:///{folder}/a.db") as lp:
+            for id, text in (("dead", "fail"), ("blocked", "ask"), ("idle", None), ("ended", None)):
+                s = await lp.create("support", "ada", id, actor="user:ada")
+                if text is not None:
+                    await s.append("user.message", {"text": text})
+                    await lp.wake(s.key, harness, retries=0)
+            await s.complete()
+            running = await lp.create("support", "ada", "running", actor="user:ada")
+            await running.append("user.message", {"text": "hi"})
+            assert await lp.work.claim("w", lease_seconds=3_600)
+            await lp.agents.put("helper", {"name": "helper"}, actor="user:root")
+
+    asyncio.run(filled())
+    return folder
+
+
+def test_a_listing_shows_the_status_of_each_session(waiting: Path) -> None:
+    """In the table, within 80 columns, and in JSON; dead and blocked are said in place of idle."""
+    expected = {"dead": "dead", "blocked": "blocked", "idle": "idle", "running": "running"}
+    expected["ended"] = "terminated"
+    _, told = answer(waiting, "list", "a.db")
+    assert {one["session"]["id"]: one["status"] for one in told["items"]} == expected
+    _, shown = run_terminal(waiting, "list", "a.db")
+    lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", shown).splitlines()
+    assert max(map(len, lines)) <= 80
+    for id, status in expected.items():
+        assert [line for line in lines if f"/{id} " in line and f" {status} " in line], shown
+
+
+@pytest.mark.parametrize("status", ["dead", "blocked", "idle", "running", "terminated"])
+def test_a_listing_is_of_one_status(waiting: Path, status: str) -> None:
+    _, told = answer(waiting, "list", "a.db", "--status", status)
+    assert ids(told) == ["ended" if status == "terminated" else status]
+
+
+def test_dead_and_blocked_sessions_come_first_if_asked(waiting: Path) -> None:
+    """Then what is under way; a short page says that there is more."""
+    order = ["dead", "blocked", "running", "idle", "ended"]
+    _, told = answer(waiting, "list", "a.db", "--sort", "status")
+    assert (ids(told), told["cursor"]) == (order, None)
+    done = run(waiting, "list", "a.db", "--sort", "status", "--limit", "2")
+    assert [line.split()[0].rpartition("/")[2] for line in done.stdout.splitlines()[1:3]] == order[
+        :2
+    ]
+    assert done.stdout.splitlines()[3] == "and more; use --limit to show more."
+    for wrong in (("--status", "nonsense"), ("--sort", "status", "--deleted")):
+        assert run(waiting, "list", "a.db", *wrong).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "doctor"])
+def test_sessions_are_counted_alike_and_internal_logs_apart(waiting: Path, command: str) -> None:
+    """As many as `list` shows; a document and what Limpet remembers are counted for themselves."""
+    shown = run(waiting, command, "a.db").stdout
+    assert f"{len(answer(waiting, 'list', 'a.db')[1]['items'])} sessions, 2 internal, " in shown

@@ -27,6 +27,8 @@ FRAMEWORKS: Final = (
     "claude-agent-sdk",
     "anthropic-0",
     "anthropic-1",
+    "bench-dbos",
+    "bench-peer",
     "browser",
     "docs",
     "langgraph",

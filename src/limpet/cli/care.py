@@ -510,7 +510,8 @@ def _copy_form(file: Path, report: Report | None, seconds: float) -> dict[str, A
         return {**form, "verify": None}
     problems = damage(report)
     sealed = len(report.findings) - len(problems)
-    verify = {**report_form(Report(report.sessions, report.events, problems)), "sealed": sealed}
+    read = msgspec.structs.replace(report, findings=problems)
+    verify = {**report_form(read), "sealed": sealed}
     return {**form, "verify": verify}
 
 

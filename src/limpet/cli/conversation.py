@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import textwrap
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -43,6 +44,9 @@ _TYPES: Final = (
 )
 _MORE: Final = "and more; use --limit to show more, or --cursor with the cursor of --json."
 _IDLE: Final = "session.status_idle"
+_CALLED: Final = ("tool_use", "tool_result")  # parts of a message that have entries of their own
+_GOES_ON: Final = " (goes on)"
+_LATE_MAX: Final = 256  # messages whose late pieces are known
 
 
 @command(LOOK)
@@ -165,7 +169,7 @@ def entry_of(event: limpet.Event, tools: dict[str, str]) -> TranscriptEntry | No
         )
     data, kind = event.data, event.type
     if kind == "agent.message" or kind.startswith(("user.message", "system.")):
-        text = str(data.get("text", "") if "text" in data else brief(data, _VALUE_CHARS_MAX))
+        text = _said(data)
         return TranscriptEntry(*head, "message", text) if text.strip() else None
     if kind in _CALLS:
         name, awaits = str(data.get("name", "")), data.get("awaits")
@@ -184,14 +188,51 @@ def entry_of(event: limpet.Event, tools: dict[str, str]) -> TranscriptEntry | No
     return None
 
 
+class StreamedMessage:
+    """A message that is shown while it is spoken. Pieces may be lost on the way."""
+
+    def __init__(self, event: limpet.Event) -> None:
+        self.id, self.attempt = event.id, event.attempt
+        self._next = 0  # the index of the piece that follows
+        self.shown: list[str] = []  # what came without a gap, part after part
+
+    def is_of(self, event: limpet.Event) -> bool:
+        return (self.id, self.attempt) == (event.id, event.attempt)
+
+    def take(self, data: Mapping[str, Any]) -> str:
+        """Return what is to be shown of a piece; … stands for what was lost before it."""
+        text, index = data.get("text"), data.get("index", self._next)
+        lost = index != self._next
+        self._next = index + 1 if isinstance(index, int) else self._next
+        if not isinstance(text, str) or not text:
+            return ""
+        if lost or not self.shown:
+            self.shown.append("")
+        self.shown[-1] += text
+        return f"… {text}" if lost else text
+
+    def left_of(self, text: str) -> tuple[str, list[str]] | None:
+        """Return the rest of the whole text, and what was lost before it; None if it has other
+        words than were shown."""
+        place, lost = 0, []
+        for each in self.shown:
+            at = text.find(each, place)
+            if at < 0:
+                return None
+            lost.append(text[place:at])
+            place = at + len(each)
+        return text[place:], [each for each in lost if each]
+
+
 class Tail:
     """A conversation as it goes on, on a terminal or as JSON lines."""
 
     def __init__(self, out: Output, *, as_json: bool) -> None:
         self._out, self._json = out, as_json
         self._tools: dict[str, str] = {}  # see `entry_of`
-        self._live: tuple[str, int] | None = None  # id and attempt of the message that streams
-        self._said = ""
+        self._live: StreamedMessage | None = None
+        self._open = False  # its line is the last one, and has not ended
+        self._recorded_ids: deque[str] = deque(maxlen=_LATE_MAX)
 
     def show(self, event: limpet.Event) -> None:
         """Show an event, or a part of a message that is not recorded yet."""
@@ -205,33 +246,55 @@ class Tail:
         self._out.flush()
 
     def _piece(self, event: limpet.Event) -> None:
-        text = (event.data or {}).get("text")
-        if not isinstance(text, str):
+        if event.id in self._recorded_ids:  # a piece may come late, and was shown with the whole
             return
-        if self._live != (event.id, event.attempt):
-            again = self._live is not None and self._live[0] == event.id
-            self._break()
-            self._out.write(f"{one_line(event.actor)}{' (starts over)' if again else ''}\n  ")
-            self._live, self._said = (event.id, event.attempt), ""
-        self._said += text
-        self._out.write(escaped(text).replace("\n", "\n  "))
+        live, note = self._live, ""
+        if live is None or not live.is_of(event):
+            note = " (starts over)" if live is not None and live.id == event.id else ""
+            self._end_line()
+            live = self._live = StreamedMessage(event)
+        elif live.shown and not self._open:
+            note = _GOES_ON
+        if added := live.take(event.data or {}):
+            self._write(event, added, note)
 
     def _recorded(self, event: limpet.Event) -> None:
-        streamed = self._live is not None and self._live[0] == event.id
-        whole = streamed and (event.data or {}).get("text") == self._said
-        entry = entry_of(event, self._tools)
-        if entry is None and not streamed:
-            return
-        self._break()
-        if entry is not None and not whole:
-            for line in _lines(entry):
-                self._out.write(f"{one_line(line)}\n")
+        self._recorded_ids.append(event.id)
+        entry, live = entry_of(event, self._tools), self._live
+        if live is not None and live.id == event.id and live.shown:
+            self._complete(event, live, "" if entry is None else entry.text)
+        elif entry is not None:
+            self._end_line()
+            self._lines(entry)
 
-    def _break(self) -> None:
-        """End the line of a message that streams."""
-        if self._live is not None:
+    def _complete(self, event: limpet.Event, live: StreamedMessage, text: str) -> None:
+        """Show what a message has beside what was shown of it while it was spoken."""
+        self._live, left = None, live.left_of(text)
+        if left is None:
+            self._end_line()
+            self._write(event, text, " (as recorded)")
+        elif left[0]:
+            self._write(event, left[0], _GOES_ON)
+        self._end_line()
+        for lost in left[1] if left is not None else ():
+            self._write(event, lost, " (was lost)")
+            self._end_line()
+
+    def _write(self, event: limpet.Event, text: str, note: str) -> None:
+        """Write a piece of a message, after its speaker if its line is not there yet."""
+        if not self._open:
+            self._out.write(f"{one_line(event.actor)}{note}\n  ")
+            self._open = True
+        self._out.write(escaped(text).replace("\n", "\n  "))
+
+    def _lines(self, entry: TranscriptEntry) -> None:
+        for line in _lines(entry):
+            self._out.write(f"{one_line(line)}\n")
+
+    def _end_line(self) -> None:
+        if self._open:
             self._out.write("\n")
-        self._live, self._said = None, ""
+        self._open = False
 
 
 # --- private ------------------------------------------------------------------------------------
@@ -262,7 +325,8 @@ def _entries_of(message: limpet.Message) -> list[TranscriptEntry]:
     """A message as the adapter of a framework reads it, with the calls that are part of it."""
     event, who = message.event, message.role
     head = (event.seq, instant(event.at_us), who)
-    entries = [TranscriptEntry(*head, "message", message.text)] if message.text.strip() else []
+    text = _said({"content": [each for each in message.parts if each["type"] not in _CALLED]})
+    entries = [TranscriptEntry(*head, "message", text)] if text.strip() else []
     for part in message.parts:
         if part["type"] == "tool_use":
             shown = brief(part.get("input"), _VALUE_CHARS_MAX)
@@ -270,6 +334,47 @@ def _entries_of(message: limpet.Message) -> list[TranscriptEntry]:
         elif part["type"] == "tool_result":
             entries.append(TranscriptEntry(*head, "result", _result(part), part.get("name")))
     return entries
+
+
+def _said(data: Mapping[str, Any]) -> str:
+    """The words of a message, with a line for each part that is not words."""
+    if isinstance(data.get("text"), str):
+        return str(data["text"])
+    content = data.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        return brief(data, _VALUE_CHARS_MAX)
+    return "\n".join([_part_text(part) for part in content])
+
+
+def _part_text(part: Any) -> str:
+    """A part of a message: its text, or what it is, as in [image image/png 12 KB cat.png]."""
+    if not isinstance(part, Mapping):
+        return brief(part, _VALUE_CHARS_MAX)
+    kind = str(part.get("type") or "data")
+    if kind == "text":
+        return str(part.get("text", ""))
+    if kind == "data" and "data" in part:
+        return f"[data {brief(part['data'], _VALUE_CHARS_MAX)}]"
+    source = part["source"] if isinstance(part.get("source"), Mapping) else part
+    named = [source.get("media_type"), _size(source), part.get("name") or part.get("title")]
+    named.append(source.get("url"))
+    return f"[{' '.join([kind, *[str(each) for each in named if each]])}]"
+
+
+def _size(source: Mapping[str, Any]) -> str:
+    """The size of a part that says it, or that is here in base64; empty if it is elsewhere."""
+    size, data = source.get("size"), source.get("data")
+    if not isinstance(size, int) and isinstance(data, str):
+        size = len(data.rstrip("=")) * 3 // 4
+    if not isinstance(size, int):
+        return ""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1_000:
+            return f"{size:,.0f} {unit}"
+        size = size / 1_000
+    return f"{size:,.1f} GB"
 
 
 async def _conversation(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:

@@ -6,7 +6,8 @@ All are read-only, and safe to run while other processes write.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
@@ -44,7 +45,7 @@ from limpet.cli.render import (
 from limpet.errors import InvalidInput
 from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
-from limpet.model.lease import Readiness, readiness
+from limpet.model.lease import Readiness, readiness, status_at
 from limpet.session.json_forms import (
     changes_form,
     event_form,
@@ -53,10 +54,20 @@ from limpet.session.json_forms import (
     kin_form,
     page_form,
 )
-from limpet.store.protocol import Order, plural
+from limpet.store.protocol import Order, Page, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
+_MORE_SORTED = "and more; use --limit to show more."
 _WAKES_SHOWN = 20
+# In the order of --sort status.
+SHOWN_STATUSES: Final = ("dead", "blocked", "running", "rescheduling", "idle", "terminated")
+_FILTERS: Final[dict[str | None, dict[str, str]]] = {
+    None: {},
+    "dead": {"ready": "dead"},
+    "blocked": {"ready": "blocked"},
+    **{name: {"status": name} for name in SHOWN_STATUSES[2:]},
+}
+_SEVERITIES: Final[dict[str, Severity]] = {"dead": "problem", "blocked": "warning"}
 _WOKEN_BY = {"died": "the death of its worker", "asked": "a call"}  # others are named as they are
 
 
@@ -96,6 +107,14 @@ async def list_(
     order: Annotated[
         Order, typer.Option("--order", help="created, or with --app also updated or key.")
     ] = "created",
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="S", help="Only dead, blocked, idle, …"),
+    ] = None,
+    sort: Annotated[
+        Literal["status"] | None,
+        typer.Option("--sort", help="status: dead first, then blocked, then what is under way."),
+    ] = None,
     deleted: Annotated[
         bool, typer.Option("--deleted", help="What is left of deleted sessions.")
     ] = False,
@@ -108,25 +127,64 @@ async def list_(
         typer.Option("--cursor", metavar="TEXT", help="The cursor of a page in JSON."),
     ] = None,
 ) -> CommandResult:
-    """List sessions, the newest first."""
+    """List sessions and their status, the newest first.
+
+    The status is that of the session (idle, running, rescheduling, terminated), or what it waits
+    for: dead (its turn failed too often) or blocked (a person is asked).
+    """
+    if status is not None and status not in SHOWN_STATUSES:
+        raise InvalidInput(f"--status is one of {', '.join(SHOWN_STATUSES)}.")
+    if sort is not None and (cursor is not None or deleted):
+        raise InvalidInput(
+            "--sort begins with the first of all sessions: no --cursor, no --deleted."
+        )
     if app_name is not None and not is_reserved(app_name):
         await refuse_unknown(lp, app_name, deleted=deleted)
-    page = await lp.list(
-        app=app_name,
-        user=user,
-        labels=label_values(labels) or None,
-        order=order,
-        deleted=deleted,
-        state=state,
-        limit=limit,
-        cursor=cursor,
-    )
-    columns = ("session", "version", "phase", "updated")
+    asked: dict[str, Any] = {"app": app_name, "user": user, "labels": label_values(labels) or None}
+    asked |= {"order": order, "deleted": deleted, "state": state}
+    kinds = [status] if sort is None or status is not None else [*SHOWN_STATUSES]
+    page, more = await _listed(lp, asked, kinds, limit, cursor)
+    columns = ("session", "version", "status", "phase", "updated")
     now_us = to_us(lp.now())
     rows = [_session_row(head, now_us) for head in page.items]
     grid = Grid(columns, rows, "labels", "no sessions.", right=("version",))
-    more = [] if page.cursor is None else [TextLine(_MORE, "skipped")]
-    return CommandResult(page_form(page), [grid, *more])
+    rest = _MORE if page.cursor is not None else _MORE_SORTED
+    form = page_form(page)
+    for item, head in zip(form["items"], page.items, strict=True):
+        item["status"] = shown_status(head, now_us)
+    return CommandResult(form, [grid, *([TextLine(rest, "skipped")] if more else ())])
+
+
+async def _listed(
+    lp: limpet.Limpet,
+    asked: dict[str, Any],
+    kinds: Sequence[str | None],
+    limit: int,
+    cursor: str | None,
+) -> tuple[Page[Head], bool]:
+    """Sessions of one status after another, and whether there are more."""
+    items: list[Head] = []
+    states: dict[limpet.Key, Any] = {}
+    damaged: list[limpet.Key] = []
+    for number, kind in enumerate(kinds):
+        while len(items) < limit:
+            wanted = {**asked, **_FILTERS[kind]}
+            page = await lp.list(**wanted, limit=limit - len(items), cursor=cursor)
+            now_us, cursor = to_us(lp.now()), page.cursor
+            items += [h for h in page.items if kind is None or shown_status(h, now_us) == kind]
+            states |= page.states
+            damaged += page.damaged
+            if cursor is None or kind is None:
+                break
+        if len(items) >= limit and number + 1 < len(kinds):
+            return Page(tuple(items), None, states, tuple(damaged)), True
+    return Page(tuple(items), cursor, states, tuple(damaged)), cursor is not None
+
+
+def shown_status(head: Head, now_us: int) -> str:
+    """Return the status of a session in one word: dead or blocked, if it is that."""
+    ready = readiness(head, now_us)
+    return ready if ready in ("dead", "blocked") else status_at(head, now_us)
 
 
 @command(LOOK)
@@ -378,7 +436,9 @@ def _session_row(head: Head, now_us: int) -> tuple[Cell | str, ...]:
     phase = head.phase if ended_us is None else "deleted"
     at_us = head.updated_us if ended_us is None else ended_us
     at = Cell(moment(at_us), age(at_us, now_us))
-    return str(head.key), f"{head.version:,}", phase, at, labels
+    status = "" if ended_us is not None else shown_status(head, now_us)
+    shown = Cell(status, severity=_SEVERITIES.get(status, ""))
+    return str(head.key), f"{head.version:,}", shown, phase, at, labels
 
 
 # --- trees --------------------------------------------------------------------------------------

@@ -338,6 +338,7 @@ class ReportForm(TypedDict):
 
     ok: bool
     sessions: int
+    internal: int
     events: int
     findings: list[FindingForm]
 

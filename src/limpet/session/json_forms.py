@@ -162,6 +162,7 @@ def report_form(report: Report) -> dict[str, Any]:
     return {
         "ok": report.ok,
         "sessions": report.sessions,
+        "internal": report.internal,
         "events": report.events,
         "findings": [
             {

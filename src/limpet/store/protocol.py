@@ -968,11 +968,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The result of a verification: how much it read, and its findings."""
+    """The result of a verification: how much it read, and its findings. `internal` counts the logs
+    that Limpet keeps for itself (documents, policies, the audit), which `list` does not show and
+    `sessions` does not count."""
 
     sessions: int
     events: int
     findings: tuple[Finding, ...]
+    internal: int = 0
 
     @property
     def ok(self) -> bool:
@@ -982,7 +985,8 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def read(self) -> str:
         """Return a line for people: how much was read."""
-        return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
+        internal = f"{self.internal:,} internal, " if self.internal else ""
+        return f"{plural(self.sessions, 'session')}, {internal}{plural(self.events, 'event')}"
 
     def __str__(self) -> str:
         if self.ok:

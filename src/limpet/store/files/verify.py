@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from limpet.model import Fold, Key
+from limpet.model import Fold, Key, is_reserved
 from limpet.store.blobs import BlobVerifier
 from limpet.store.coding.bodies import snapshot_in
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
@@ -30,23 +30,25 @@ class FilesVerification:
 
     def __init__(self, state: FilesState, codec: Codec) -> None:
         self._state, self._waiting = state, codec
-        self._sessions = self._events = 0
+        self._sessions = self._internal = self._events = 0
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         findings: list[Finding] = []
         if key is not None:
             self._read(lambda: self._state.reader.living(key))
             findings = self._checked(key)
-            return Report(1, self._events, tuple(findings))
+            internal = int(is_reserved(key.app))
+            return Report(1 - internal, self._events, tuple(findings), internal)
         findings += self._read(lambda: list(self._files()))
         keys = self._read(lambda: list(self._state.index.living))
         for done, each in enumerate(keys, 1):
             findings += self._checked(each)
-            self._sessions += 1
+            self._sessions += not is_reserved(each.app)
+            self._internal += is_reserved(each.app)
             if progress is not None:
                 progress(done, len(keys))
         findings += self._read(lambda: list(self._names()))
-        return Report(self._sessions, self._events, tuple(findings))
+        return Report(self._sessions, self._events, tuple(findings), self._internal)
 
     def _read(self, read: Callable[[], T]) -> T:
         """Under the lock; keys are waited for without it."""

@@ -488,7 +488,8 @@ class MemoryStore(Leasing):
             findings += verify_session(kept.fold, stored, base=kept.base)
             if progress is not None:
                 progress(done, len(keys))
-        return Report(len(keys), events, tuple(findings))
+        internal = sum([is_reserved(each.app) for each in keys])
+        return Report(len(keys) - internal, events, tuple(findings), internal)
 
     def channel(self) -> MemoryChannel:
         return MemoryChannel(self._channels)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us
+from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us, is_reserved
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.coding.bodies import ScopeRow, erasure_crc, tomb_crc
 from limpet.store.coding.codec import UNHELD, Damaged
@@ -42,7 +42,9 @@ async def run(
             await verification.everything(progress)
         else:
             await verification.session(key)
-    return Report(verification.sessions, verification.events, tuple(verification.findings))
+    sessions, internal = verification.sessions, verification.internal
+    findings = tuple(verification.findings)
+    return Report(sessions - internal, verification.events, findings, internal)
 
 
 class PostgresVerification:
@@ -50,7 +52,7 @@ class PostgresVerification:
 
     def __init__(self, conn: Connection, reader: PostgresReader) -> None:
         self._conn, self._reader, self._sealer = conn, reader, reader.codec.sealer
-        self.sessions = self.events = 0
+        self.sessions = self.internal = self.events = 0
         self.findings: list[Finding] = []
         self._scope_counter = ScopeCounter()
 
@@ -84,7 +86,7 @@ class PostgresVerification:
         except (*FAILURES, MemoryError, SealUnavailable):
             raise  # the reading failed, which says nothing about what is stored
         except Exception as error:
-            self.sessions += 1
+            self._count(row["app"])
             self.findings.append(Finding("session", f"cannot be read: {error!r}", key))
 
     async def session(self, key: Key) -> None:
@@ -101,7 +103,11 @@ class PostgresVerification:
             self.findings.append(Finding("head", UNHELD, key, head.version))
         await self._columns(sid, head, row, place[0])
         await self._blobs(sid, head.uid, key)
+        self._count(key.app)
+
+    def _count(self, app: str) -> None:
         self.sessions += 1
+        self.internal += is_reserved(app)
 
     async def _log(
         self,

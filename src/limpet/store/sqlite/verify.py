@@ -11,7 +11,7 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import Base, Fold, Head, Key
+from limpet.model import Base, Fold, Head, Key, is_reserved
 from limpet.model.limits import INT_MAX
 from limpet.store.coding.bodies import ScopeRow, tomb_crc
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
@@ -38,7 +38,7 @@ class SQLiteVerification:
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self._conn, self._codec = conn, codec
         self._reader = SQLiteReader(conn, codec)
-        self._sessions = self._events = 0
+        self._sessions = self._internal = self._events = 0
         self._scope_counter = ScopeCounter()
         self._misplaced: list[int] = []  # seqs of the session that is being read
 
@@ -52,7 +52,8 @@ class SQLiteVerification:
             findings = tuple(self._guard(self._everything(progress), "file"))
         else:
             findings = tuple(self._guard(self._one_session(key), "session", key))
-        return Report(self._sessions, self._events, findings)
+        sessions = self._sessions - self._internal
+        return Report(sessions, self._events, findings, self._internal)
 
     def _guard(
         self, findings: Iterator[Finding], where: str, key: Key | None = None
@@ -109,6 +110,7 @@ class SQLiteVerification:
     def _session(self, row: tuple[Any, ...]) -> Iterator[Finding]:
         self._sessions += 1
         sid, head = row[0], rows.head_from(row)
+        self._internal += is_reserved(head.key.app)
         self._misplaced = []
         loaded = self._reader.load_fold(sid, head)
         base = None

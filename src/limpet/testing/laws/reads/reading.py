@@ -143,7 +143,7 @@ class ReadLaws:
     ) -> None:
         """A name selects itself, a family its members, once each, in order, also by pages."""
         await create(store, A)
-        await add(store, A, *(draft(type, data={"text": "hi"}) for type in TYPES * 2))
+        await add(store, A, *(draft(type, {"text": "hi"}) for type in TYPES * 2))
         expected = [event for event in await log(store, A) if wanted(event.type, types)]
         if reverse:
             expected.reverse()
