@@ -150,6 +150,7 @@ if TYPE_CHECKING:
         AuditLog as AuditLog,
         check_audit as check_audit,
     )
+    from limpet.session.citations import Cited as Cited
     from limpet.session.conversation.context import Context as Context
     from limpet.session.conversation.shapes import Message as Message
     from limpet.session.documents import (
@@ -311,6 +312,7 @@ _HOMES = {
     "limpet.security.tokens": "Claims TokenPolicy",
     "limpet.session.limpet": "App Limpet",
     "limpet.session.audit": "AuditExport AuditLog check_audit",
+    "limpet.session.citations": "Cited",
     "limpet.session.conversation.context": "Context",
     "limpet.session.conversation.shapes": "Message",
     "limpet.session.documents": "Document DocumentPage Documents",

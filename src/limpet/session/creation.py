@@ -178,7 +178,7 @@ def _unpacked(envelope: Envelope) -> Beginning:
 
 
 class SetUp(msgspec.Struct, frozen=True):
-    """What a session is set up with: documents by version and a budget, in its first event; and the
+    """The setup of a new session: documents by version and a budget, in its first event; and the
     resources and vaults of its agent, in a second one."""
 
     first: Mapping[str, Any]

@@ -46,7 +46,7 @@ from limpet.model.facts.running import (
 )
 from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
-from limpet.model.keys import Key
+from limpet.model.keys import Key, unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     DELEGATION_DEPTH_MAX,
@@ -56,11 +56,11 @@ from limpet.model.limits import (
     LABEL_BYTES_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
+    MEDIA_TYPE_CHARS_MAX,
     NAME_CHARS_MAX,
     PRIORITY_MAX,
     REASON_CHARS_MAX,
 )
-from limpet.model.state.types import Ref
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 TimerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARS_MAX)]
@@ -204,7 +204,11 @@ _SHARED: Final = {
 }
 Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 # The part of another session that a relation lets one read, and the principal who made it.
-_BLOB: Any = shape({"size": Count, "media_type": Name}, uri=str, sha256=Hash)
+_BLOB: Any = shape(
+    {"size": Count, "media_type": Name},
+    uri=Annotated[str, Meta(pattern="^blob:sha256:[0-9a-f]{64}$")],
+    sha256=Hash,
+)
 _MAKER: Final = shape(
     {"app": KeyPart, "user": KeyPart, "task": KeyPart, "attributes": dict[str, Any]},
     id=Actor,
@@ -403,7 +407,9 @@ def _check_related(data: Any) -> None:
     Key(data.app, data.user, data.id)
     if data.reads is not UNSET and data.reads.blobs is not UNSET:
         for blob in data.reads.blobs:
-            Ref.parse(msgspec.to_builtins(blob))
+            reason = blob.media_type is not UNSET and unfit(blob.media_type, MEDIA_TYPE_CHARS_MAX)
+            if reason:
+                raise InvalidEvent(f"the media type of a blob {reason}")
 
 
 def _check_forked(data: Any) -> None:
