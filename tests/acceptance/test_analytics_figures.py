@@ -7,6 +7,7 @@ below, with how it is computed where that is not plain.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from limpet.analytics.metrics import (
     fold_event,
     rating_of,
 )
-from limpet.analytics.rollup import tallies_of
+from limpet.analytics.rollup import Horizons, hours_since, tallies_of
 
 HOUR = 490_008  # 2025-11-25T00:00Z: a day begins
 Row = tuple[float, str, Mapping[str, Any]]
@@ -290,6 +291,32 @@ def test_every_number_of_a_session() -> None:
         "pay": {"count": 1, "errors": 0, "total_latency": 2, "total_cost": 0},
         "search": {"count": 3, "errors": 1, "total_latency": 8, "total_cost": 0.75},
     }
+
+
+def test_a_prediction_is_counted_in_its_hundredth() -> None:
+    """0.80 is in the bin of 80, and the last millionth below it in that of 79."""
+    fold = completed_one()
+    for satisfaction, hundredth in ((800_000, 80), (799_999, 79), (0, 0), (1_000_000, 100)):
+        fold.satisfaction = satisfaction
+        (tally, *_) = tallies_of(fold).values()
+        assert tally.histogram("satisfaction") == {hundredth: 1}
+
+
+async def test_hours_and_days_are_kept_as_long_as_was_asked_for() -> None:
+    """The horizons are the beginning of the day five hours ago, and of the month 1,000 days ago."""
+    async with (
+        limpet.open("memory://") as lp,
+        limpet.Analytics(lp, "memory://", hours_kept=5, days_kept=1_000) as an,
+    ):
+        began = lp.now()
+        await lp.create("support", "ada", actor="user:ada")
+        await an.run(once=True)
+        kept = []
+        for at in (began, lp.now()):  # midnight may have come
+            day = (at - timedelta(hours=5)).replace(hour=0, minute=0, second=0, microsecond=0)
+            month = (at - timedelta(days=1_000)).replace(day=1, hour=0, minute=0, second=0)
+            kept.append(Horizons(hours_since(day), hours_since(month)))
+        assert an.file.horizons in kept
 
 
 def test_what_a_tool_costs_is_what_was_settled_for_it() -> None:

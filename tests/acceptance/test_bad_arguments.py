@@ -521,6 +521,8 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "spawn task": lambda lp, s, v: lp.spawn(K, task=v),
             "promote": lambda lp, s, v: lp.promote("support", v),
             "gates_of": lambda lp, s, v: lp.policies.gates_of(v),
+            "checkpointing_of": lambda lp, s, v: lp.policies.checkpointing_of(v),
+            "retention_of": lambda lp, s, v: lp.policies.retention_of(v),
             "set_gates agent": lambda lp, s, v: lp.policies.gates(v, limpet.Gates()),
             "check_permission": lambda lp, s, v: s.setup.check_permission(v),
             "append_soon": lambda lp, s, v: s.append_soon(v, actor="x"),
@@ -631,7 +633,7 @@ ELSEWHERE = {
     *("activate", "suspend", "resume", "complete", "terminate", "archive", "unarchive"),
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
-    *("mirror", "now"),
+    *("mirror", "now", "checksum"),
     *("relate", "relations", "unrelate", "graph"),  # tests of relations
     *("cite", "read_cited"),  # and of citations
     "home",  # tests of moves

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -28,8 +30,16 @@ from limpet.analytics.histogram import (
 )
 from limpet.analytics.metrics import SessionFold, analytics_of, begin, features_of, fold_event
 from limpet.analytics.ranking import changed, largest, part_of
-from limpet.analytics.rollup import CellKey, CellTally, change_of, marked, peak_of, tallies_of
-from limpet.model import Event, Key
+from limpet.analytics.rollup import (
+    CellKey,
+    CellTally,
+    change_of,
+    marked,
+    pack as pack_tally,
+    peak_of,
+    tallies_of,
+)
+from limpet.model import Event, Key, freeze
 from tests.support.analytics_model import Log
 from tests.support.examples import examples
 from tests.support.histograms import histogram_of
@@ -249,6 +259,108 @@ def test_every_formula_gives_what_its_definition_says(events: list[Event]) -> No
     compare(events, folded(events))
 
 
+# What members may hold that another program has written, in a log that is adopted.
+JUNK = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from(["", "r1", "model", "wake", "tool", "active", "completed", "end_turn"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["id", "input"]), inner)
+    ),
+    max_leaves=4,
+)
+WAKE = {"kind": "wake", "name": "wake", "span_id": "w", "turn": "t", "inputs": [2]}
+FORMS: dict[str, list[dict[str, Any]]] = {
+    "session.labeled": [{"labels": {"task_type": "refund"}}],
+    "user.message": [{"text": "hi"}],
+    "agent.message": [{"text": "hi", "content": [], "usage": {"input": 1}, "cost": 1, "call": "m"}],
+    "agent.tool_use": [{"request_id": "r1", "name": "search", "awaits": "approval"}],
+    "agent.custom_tool_use": [{"request_id": "r1", "name": "search"}],
+    "agent.tool_result": [{"request_id": "r1", "is_error": True}],
+    "user.custom_tool_result": [{"request_id": "r1"}],
+    "effect.intended": [
+        {"call": "r1", "span_id": "x", "key": "k"},
+        {"tool": "search", "span_id": "x", "key": "k"},
+    ],
+    "effect.succeeded": [{"key": "k"}, {"key": "k", "call": "r1"}],
+    "effect.failed": [{"key": "k", "error": ""}, {"key": "k", "error": "503"}],
+    "step.recorded": [{"call": "r1", "started_us": 5}],
+    "budget.settled": [{"reservation": "x", "cost": 5}],
+    "span.started": [{**WAKE, "version": "1", "claimed_us": 5}, {"kind": "model", "span_id": "x"}],
+    "span.completed": [
+        {"kind": "wake"},
+        {"kind": "tool", "span_id": "x"},
+        {"kind": "model", "span_id": "x", "took_us": 1, "result": "error"},
+    ],
+    "session.status_idle": [{"stop_reason": "end_turn", "needs": None}],
+    "session.error": [{"code": "turn.failed"}],
+    "user.define_outcome": [{"title": "t"}],
+    "session.outcome_evaluated": [{"verdict": "pass"}],
+    "user.feedback": [{"rating": 1, "thumb": "up", "completed": True, "hallucinated": True}],
+    "session.scored": [{"name": "helpful", "value": 1}],
+    "session.intervention_suggested": [{"satisfaction": 0.1}],
+    "session.suspended": [{"from": "active", "to": "suspended"}],
+    "session.completed": [{"from": "active", "to": "completed"}],
+    "session.checkpoint": [{"size": 5}],
+}
+CREATED = {"labels": {"task_type": "refund"}, "setup": {"agent": "a"}, "phase": "init"}
+
+
+@st.composite
+def broken(draw: st.DrawFn, form: dict[str, Any]) -> dict[str, Any]:
+    """Data in which some members hold anything, or are missing."""
+    made = dict(form)
+    for name in form:
+        match draw(st.sampled_from(["as it is", "as it is", "junk", "missing"])):
+            case "junk":
+                made[name] = draw(JUNK)
+            case "missing":
+                del made[name]
+    return made
+
+
+@pytest.mark.parametrize("type_", FORMS)
+def test_no_member_of_an_event_can_make_the_fold_fail(type_: str) -> None:
+    """Whatever one of them holds, while a turn is under way and requests wait."""
+    anything: list[Any] = [None, True, -1, 2**62, 1e300, "", "x", [], [[]], [5], {}, {"x": []}]
+    before = [("user.message", 0), ("span.started", 0), ("agent.tool_use", 0)]
+    before += [("effect.intended", 1), ("user.message", 0)]
+    for form in FORMS[type_]:
+        for name in form:
+            for value in anything:
+                fold = begin(KEY, Event(1, "uid", "session.created", "user:ada", SECOND, CREATED))
+                said = [(each, FORMS[each][at]) for each, at in before]
+                said += [(type_, {**form, name: value}), ("session.status_idle", {})]
+                for seq, (type, data) in enumerate(said, 2):
+                    fold_event(fold, Event(seq, f"e{seq}", type, "a:b", SECOND, freeze(data)))
+                json.dumps(analytics_of(fold, SECOND).plain)
+
+
+@examples(600)
+@given(st.data())
+def test_no_event_can_make_the_fold_fail(data: st.DataObject) -> None:
+    """Whatever its members hold and whenever it says that it happened; what is then said of the
+    session can be written down."""
+    times = st.integers(0, 250_000_000_000 * SECOND)
+    created = freeze(data.draw(broken(CREATED)))
+    at_us = data.draw(times)
+    fold = begin(KEY, Event(1, "uid", "session.created", "user:ada", at_us, created))
+    for seq in range(2, data.draw(st.integers(3, 14))):
+        type_ = data.draw(st.sampled_from(sorted(FORMS)))
+        said = freeze(data.draw(broken(data.draw(st.sampled_from(FORMS[type_])))))
+        wake = data.draw(st.sampled_from([None, "w"]))
+        fold_event(fold, Event(seq, f"e{seq}", type_, "a:b", data.draw(times), said, wake_id=wake))
+    json.dumps(analytics_of(fold, 250_000_000_000 * SECOND).plain)
+    assert all([math.isfinite(feature) for feature in features_of(fold, 0)])
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(fold), type=SessionFold) == fold
+    for tally in tallies_of(fold).values():
+        pack_tally(tally)
+
+
 def test_a_generation_is_a_span_or_a_message_with_usage_outside_of_one() -> None:
     """What a model says while its span is open counts with the span, and its tokens count once."""
     model: dict[str, Any] = {"kind": "model", "span_id": "s"}
@@ -275,8 +387,6 @@ def test_a_generation_is_a_span_or_a_message_with_usage_outside_of_one() -> None
 def test_a_fold_that_was_stored_goes_on_as_if_it_had_not_been(events: list[Event], at: int) -> None:
     """Encoding and decoding the running state between any two events changes nothing, and the
     share of a session in every cell follows from its state alone."""
-    import msgspec
-
     fold = begin(KEY, events[0])
     for number, event in enumerate(events[1:]):
         if number == at:

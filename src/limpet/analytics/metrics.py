@@ -9,7 +9,7 @@ can be taken out again exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
@@ -221,7 +221,8 @@ def begin(key: Key, event: Event) -> SessionFold:
     fold.created_us = fold.since_us = event.at_us
     if data.get("phase") == phases.INIT:
         fold.phase = phases.INIT
-    agent = data.get("setup", _NOTHING).get("agent")
+    setup = data.get("setup")
+    agent = setup.get("agent") if isinstance(setup, Mapping) else None
     if isinstance(agent, str):
         fold.agent = agent
     _take_labels(fold, data.get("labels"))
@@ -445,7 +446,8 @@ def _wake_started(fold: SessionFold, event: Event, data: Mapping[str, Any]) -> N
     if fold.failed:
         fold.repairs += 1
         fold.failed, fold.repairing = False, True
-    taken = data.get("inputs") or ()
+    inputs = data.get("inputs")
+    taken: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else ()
     if data.get("turn") != fold.turn:
         fold.turn = str(data.get("turn"))
         asked = [at_us for seq, at_us in fold.waiting if seq in taken]

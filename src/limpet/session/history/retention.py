@@ -59,7 +59,7 @@ class RetentionLimits(msgspec.Struct, frozen=True):
 
     @property
     def age(self) -> timedelta | None:
-        """How old events may be."""
+        """The age from which events are cold."""
         return None if self.age_us is None else self.age_us * _MICROSECOND
 
     @property
