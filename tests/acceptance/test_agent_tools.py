@@ -1,4 +1,4 @@
-"""The tools of a session that are one agent's own: whatever uses them, the others do not."""
+"""The tools of a session that are one agent's own, in every way to use one."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ SECRET = "canary 4711"
 async def works(turn: limpet.Turn) -> None:
     """A turn with a body in each kind of event that it records."""
 
-    async def told(text: str) -> dict[str, str]:
+    async def repeated(text: str) -> dict[str, str]:
         return {"text": text}
 
-    await turn.step("look", told, text=SECRET)
-    await turn.effect("pay", told, text=SECRET)
+    await turn.step("look", repeated, text=SECRET)
+    await turn.effect("pay", repeated, text=SECRET)
     await turn.append("note.made", {"text": SECRET}, set={"n": SECRET})
     await turn.say(SECRET, model="large", usage={"input": 3, "output": 4}, cost=0.5)
 

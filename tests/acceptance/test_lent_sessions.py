@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 import limpet
@@ -16,6 +18,8 @@ from limpet import Isolation, Limpet, Principal
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.limpet import journal_of
+from limpet.store.postgres.reading import heads
+from limpet.store.protocol import Query
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.http_door import HttpDoor
 
@@ -79,8 +83,8 @@ async def people(place: str) -> AsyncIterator[People]:
         yield People(lp, served, stack)
 
 
-def ids(heads: Any) -> set[str]:
-    return {head.key.id for head in heads}
+def ids(listed: Any) -> set[str]:
+    return {head.key.id for head in listed}
 
 
 async def met(lp: Limpet, last: str, **of: Any) -> set[str]:
@@ -224,3 +228,31 @@ async def test_a_page_of_what_is_lent_costs_the_same_among_many_sessions(tmp_pat
         many = await cost(bob)
         conn.trace_v2(0, None)
     assert {name for name in few if many[name] > few[name] * 1.2} == set(), (few, many)
+
+
+async def test_postgres_reads_a_page_of_what_is_lent_from_its_indexes(postgres_url: str) -> None:
+    """No step of the plan looks at more rows than are lent, however many others there are."""
+    async with limpet.open(postgres_url) as lp:
+        await fill(lp)
+        for start in range(0, 1_000, 200):
+            await asyncio.gather(
+                *(lp.create("desk", "ada", f"s{n}") for n in range(start, start + 200))
+            )
+    admin = await asyncpg.connect(postgres_url)
+    try:
+        await admin.execute("ANALYZE limpet.sessions; ANALYZE limpet.labels")
+        for order in ("created", "updated", "key"):
+            query = Query(app="desk", user="bob", lent=True, order=order)
+            sql, args = heads.statement(query, None, 10)
+            explain = await admin.prepare(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+            plan = json.loads(await explain.fetchval(*args))[0]["Plan"]
+            assert most_rows(plan) <= 50, (order, plan)
+    finally:
+        await admin.close()
+
+
+def most_rows(plan: dict[str, Any]) -> float:
+    """The most rows that any step of a plan has looked at, over all its rounds."""
+    below = [most_rows(each) for each in plan.get("Plans", ())]
+    rows = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+    return max([rows * plan["Actual Loops"], *below])

@@ -57,7 +57,7 @@ async def worker_of(lp: Limpet, key: Key = TARGET) -> Limpet:
 async def test_what_a_session_shares_is_read_by_those_it_is_shared_with(
     lp: Limpet, apart: tuple[Any, Any], sync: Any
 ) -> None:
-    """Whatever task or agent keeps them from the rest of it."""
+    """Also where its task or its agent keeps them from the rest of it."""
     source, target = apart
     share = await source.share(target, "draft", sync=sync)
     worker = await worker_of(lp)

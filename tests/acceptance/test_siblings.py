@@ -83,7 +83,7 @@ async def test_a_model_reads_other_sessions_of_its_own_agent_only(
 
 
 async def test_a_wake_is_kept_from_sessions_of_other_agents(desk: Limpet) -> None:
-    """Whatever the code in it asks: reads, writes, lists, feeds and conditions; and the audit has
+    """By every way to ask: reads, writes, lists, feeds and conditions; and the audit has
     it."""
     lp = await at_work(desk.acting_as(WORKER), limpet.Key("desk", "ada", "home"))
     for id in SESSIONS:

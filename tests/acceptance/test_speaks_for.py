@@ -134,7 +134,7 @@ async def test_a_backend_never_counts_as_the_person_who_answers(backend: Backend
 
 
 async def test_without_the_right_the_error_names_the_actor(backend: Backend) -> None:
-    """A key that speaks for nobody is told whom it named, and what would help."""
+    """A key that speaks for nobody learns whom it named, and what would help."""
     lp, _ = await backend.opened(speaks_for=None)
     s = await lp.create(*ADA)
     with pytest.raises(AccessDenied, match=r"'user:ada'.*--speaks-for user"):

@@ -186,7 +186,7 @@ STORE: Final = Resource("store", EVERY_APP)
 WHOLE_STORE: Final = "*"  # the user under which reserved apps keep what belongs to no user
 # Spans say who worked when on what, and for how long: an auditor reads them without bodies.
 TRACES: Final = frozenset({SPAN_STARTED, SPAN_COMPLETED})
-# What a trace tells of other events than spans, beside who recorded which when.
+# The data of other events than spans that a trace tells, beside who recorded which when.
 _TRACED_DATA: Final[Mapping[str, frozenset[str]]] = {
     STEP: frozenset({"name", "started_us", "call", "graph"}),
     "agent.message": frozenset({"stream", "model", "usage", "cost"}),

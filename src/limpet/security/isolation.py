@@ -147,7 +147,7 @@ def narrowed_to(principal: Principal, head: Head) -> Principal:
         task = facts.get("isolation", _NONE).get("task")
     if (principal.user, principal.task) == (head.key.user, task):
         return principal
-    # What runs in a session never speaks for its user.
+    # A harness never speaks for the user of its session.
     return msgspec.structs.replace(principal, user=head.key.user, task=task, speaks_for=None)
 
 

@@ -30,7 +30,7 @@ _READS: Final = frozenset({"read", "inspect", "audit"})
 Rate: TypeAlias = int | tuple[int, timedelta]  # so many a minute, or in so long a time
 
 
-# What whoever holds a token may do with it, in any scope.
+# Operations of whoever holds a token, in any scope.
 OF_HOLDERS: Final = frozenset({"rotate_token", "revoke_token"})
 
 
