@@ -165,6 +165,26 @@ async def test_checkpoints_and_retrievals_are_counted(
     assert seen.resource.peak_state_size > 500
 
 
+async def test_the_seconds_of_wakes_are_those_of_the_usage(
+    lp: limpet.Limpet, an: limpet.Analytics
+) -> None:
+    """All wakes of a session together, as `s.runs.usage` counts them; live and folded."""
+    s = await lp.create("support", "ada", actor="user:ada")
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("done")
+
+    for _ in range(2):
+        await s.append("user.message", {"text": "hi"})
+        await lp.wake(s.key, harness)
+    await s.refresh()
+    used = s.runs.usage.compute_seconds
+    assert used > 0
+    assert (await an.session(s.key)).resource.compute_seconds == used
+    await an.run(once=True)
+    assert (await an.session(s.key)).resource.compute_seconds == used
+
+
 async def test_a_request_id_is_one_invocation(lp: limpet.Limpet, an: limpet.Analytics) -> None:
     """Also when it comes again after its result, and however many calls have none."""
     s = await lp.create("support", "ada", actor="agent:a")

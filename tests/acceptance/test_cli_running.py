@@ -385,3 +385,33 @@ def test_trace_prints_a_tree_with_times(here: Path) -> None:
     assert header.split() == ["wake", "result", "why"]
     assert line.startswith(f"{told['wake_id']}  success  woken by input")
     assert run(here, "trace", "support.db", *NAMED, "--wake", "x").returncode == 2
+
+
+def test_dead_letters_are_requeued_together(here: Path) -> None:
+    """By app or all of them, and by the reason; one session is named apart."""
+    (here / "raising_agent.py").write_text(RAISING)
+    work = ("work", "support.db", "--harness", "raising_agent:support", "--stop-when-idle")
+    requeue = ("requeue", "support.db")
+
+    def dead() -> int:
+        return int(answer(here, "status", "support.db")[1]["dead"])
+
+    run(here, *work, "--retries", "0")
+    assert dead() == 3
+    assert answer(here, *requeue, "--app", "other") == (0, {"ok": True, "requeued": 0})
+    assert answer(here, *requeue, "--all", "--reason", "died") == (0, {"ok": True, "requeued": 0})
+    assert dead() == 3
+    assert answer(here, *requeue, "--app", "support", "--reason", "raised") == (
+        0,
+        {"ok": True, "requeued": 3},
+    )
+    assert dead() == 0
+    run(here, *work, "--retries", "0")
+    assert run(here, *requeue, "--all").stdout == "3 requeued.\n"
+    for odd in ((), ("--all", "--app", "support"), ("--all", *NAMED)):
+        code, told = answer(here, *requeue, *odd)
+        assert (code, told["error"]["code"]) == (2, "input.invalid")
+        assert "choose --app NAME or --all" in told["error"]["message"]
+    code, told = answer(here, *requeue, *NAMED, "--reason", "died")
+    assert (code, "--reason chooses among" in told["error"]["message"]) == (2, True)
+    assert run(here, *requeue, "--all", "--reason", "tired").returncode == 2

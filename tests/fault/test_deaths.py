@@ -43,12 +43,17 @@ async def fill(lp: limpet.Limpet) -> limpet.Session[Any]:
     return sessions[INNOCENTS // 2]
 
 
-@pytest.mark.parametrize("place", ["sqlite:///{}/agents.db", "files://{}/agents"])
-async def test_only_the_session_that_kills_becomes_a_dead_letter(
-    tmp_path: Path, place: str
-) -> None:
+@pytest.fixture(params=["sqlite", "files", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        place: str = request.getfixturevalue("postgres_url")
+        return place
+    return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else f"files://{tmp_path}/a"
+
+
+async def test_only_the_session_that_kills_becomes_a_dead_letter(url: str) -> None:
     """Those in flight beside it are answered; it dies once with them, `retries` times alone."""
-    url, deaths = place.format(tmp_path), 0
+    deaths = 0
     async with limpet.open(url) as lp:
         killer = (await fill(lp)).key
     async with asyncio.timeout(120):

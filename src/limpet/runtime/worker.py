@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput, LimpetError, StoreError
+from limpet.errors import AccessDenied, InvalidInput, LimpetError, StoreError
 from limpet.model import FrozenDict, Key, Lease, described
 from limpet.model.facts.running.deaths import SUSPECT, deaths_in, held_until_us
 from limpet.model.lease import Expired, is_holder
@@ -56,8 +56,10 @@ _CAPACITY_SECONDS: Final = 0.05
 # all at once they would wait together and then ask for their commits together.
 _TOGETHER: Final = 64
 _GROUP: Final = 32
-# A suspect that a worker cannot run now is left to others for so long.
+# A suspect that a worker cannot run now is left to others after so long, and as long again for each
+# so many that wait: else they would be claimed and given back without end.
 _PUT_OFF_SECONDS: Final = 1.0
+_PUT_OFF_TOGETHER: Final = 20
 _SUSPECTS_MAX: Final = 1_000  # that one worker remembers
 _SUSPECTS_LOOKED_AT: Final = 50  # to see if more than one session dies alone
 _OUTAGES_MAX: Final = 8
@@ -291,7 +293,7 @@ class Worker:
             self._start(others)
         self._backlog = len(leases) == free
         self._show()
-        return len(others)
+        return len(leases)
 
     async def _wake_of(self, lease: Lease, since_ns: int) -> Wake | None:
         if (lp := await self._at_work(lease)) is None:
@@ -320,11 +322,9 @@ class Worker:
 
     async def _put_off(self, suspects: list[Wake]) -> None:
         """Count their deaths, and give them back until nothing else runs here."""
-        for wake, woken in zip(
-            suspects,
-            await asyncio.gather(*[wake.put_off(_PUT_OFF_SECONDS) for wake in suspects]),
-            strict=True,
-        ):
+        seconds = _PUT_OFF_SECONDS * (1 + len(self._suspects) // _PUT_OFF_TOGETHER)
+        ends = await asyncio.gather(*[wake.put_off(seconds) for wake in suspects])
+        for wake, woken in zip(suspects, ends, strict=True):
             if woken is not None:
                 self._count(woken)
             elif len(self._suspects) < _SUSPECTS_MAX:
@@ -372,7 +372,10 @@ class Worker:
         """Return for how long no suspect of the app is run, because several died alone."""
         journal = journal_of(self._lp)
         query = Query(app=key.app, labels=FrozenDict({SUSPECT: "yes"}))
-        page = await journal.store.heads(query, cursor=None, limit=_SUSPECTS_LOOKED_AT)
+        try:
+            page = await journal.store.heads(query, cursor=None, limit=_SUSPECTS_LOOKED_AT)
+        except AccessDenied:  # it may claim, and list nothing
+            return 0
         others = [deaths_in(head.facts) for head in page.items if head.key != key]
         return held_until_us(others) - journal.now_us()
 

@@ -88,9 +88,11 @@ async def test_a_rolling_deploy_that_kills_slows_nobody_beyond_one_more_wake(fle
     assert not process.died.is_set(), "one process does it all, at once"
     assert set((await fleet.ends()).values()) == {"end_turn"}
     assert all(n <= 1 + fleet.in_flight[id] for id, n in fleet.wakes.items())
-    alone = [suspect for id, suspect in fleet.order[-60:]]
-    assert sum(alone) <= 40
-    assert (await fleet.lp.list(app=APP, labels={})).items
+    last = fleet.order[-60:]
+    assert [suspect for _, suspect in last].count(True) == 40
+    fresh = [place for place, (_, suspect) in enumerate(last) if not suspect]
+    assert fresh[0] <= 40 / 8, "a claim of suspects only, for each of them one run"
+    assert fresh[-1] <= fresh[0] + 20 + 20 / 8, "then groups of others, and a suspect between them"
 
 
 async def test_who_is_cleared_is_no_suspect(fleet: Fleet) -> None:
