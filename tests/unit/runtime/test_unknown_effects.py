@@ -452,6 +452,23 @@ async def test_an_error_of_another_task_that_ends_the_effect_leaves_it_unknown(
     assert "effect.failed" not in types
 
 
+async def test_a_cancellation_of_long_ago_does_not_make_a_failure_unknown(world: World) -> None:
+    """The harness has caught it; what the function raises afterwards is its own."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        with pytest.raises(limpet.EffectFailed):
+            await turn.effect("pay", Bank("raises").pay, eur=40)
+
+    await world.begin("pay")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+
+
 Change = Callable[[Bank], tuple[Any, dict[str, Any]]]
 
 
@@ -495,6 +512,7 @@ async def test_a_call_that_is_refused_when_it_is_tried_again_is_still_unknown(
     agent, how = CHANGES[change](bank)
     await worked(world, agent, **how)
     assert not await results(world)
+    assert "an earlier try has no outcome; the last: " in world.session.blocked_on[0].input["why"]
     await decide(world, "run again")  # and it is refused again
     await worked(world, agent, **how)
     assert not await results(world)
