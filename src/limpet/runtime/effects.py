@@ -148,6 +148,7 @@ class EffectCall:
         self._maybe = False  # a try before this one may have performed it
         self._raised = 0  # tries that have raised since then, or since a person said "run again"
         self._left = effect.retries  # tries that this run may make after its first
+        self._cancels = 0  # of its task, before the function was called
 
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
@@ -207,9 +208,10 @@ class EffectCall:
         effect, records = self._effect, self._turn.records
         if records.newest.get(self._request_id, self._request_id) in records.asked:
             return True
+        if effect.refusal is not None:
+            return False  # it is recorded first, so that the person sees it
         same = record.args_hash == effect.args_hash  # else another action may have been performed
-        may_retry = effect.on_unknown == "retry" and same and effect.refusal is None
-        return not may_retry or self._raised > effect.retries
+        return effect.on_unknown == "ask" or not same or self._raised > effect.retries
 
     async def _settle(self, *, asks: bool) -> Any:
         """Perform it, and ask a person wherever no further try may be made, until its outcome is
@@ -388,7 +390,7 @@ class EffectCall:
     @property
     def _is_cut(self) -> bool:
         """True if this call was cancelled while the function was at work, as an interrupt does."""
-        return not cancelled_itself()
+        return _cancels() > self._cancels
 
     def _is_tried_again(self, error: Exception) -> bool:
         """True if another try may be made although nobody knows what came of those before."""
@@ -428,6 +430,7 @@ class EffectCall:
             try:
                 if held is not None:
                     await held.check()
+                self._cancels = _cancels()
                 return await self._act(), None
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so
@@ -583,8 +586,13 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def cancelled_itself() -> bool:
     """True if nobody has cancelled the task that meets a CancelledError: what it called, such as a
     client whose own task was cancelled, has raised it like any other error."""
+    return _cancels() == 0
+
+
+def _cancels() -> int:
+    """The cancellations of this task that nobody has taken back."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() == 0
+    return 0 if task is None else task.cancelling()
 
 
 def retry_pause(tried: int) -> float:

@@ -157,9 +157,12 @@ class ToolUseCall:
             allowed = await self._approved(input)
             if isinstance(allowed, str):
                 return await self._refused(InvalidInput(allowed))
+        if tool.function is None and self._is_unknown:
+            said = f"The tool {tool.name!r} has no function any more: its client runs it."
+            return await self._refused(InvalidInput(said))
         if tool.function is None:
             return await self._asked_client(input)
-        if self._pure or tool.pure:
+        if (self._pure or tool.pure) and not self._is_unknown:
             return await self._stepped(tool, input)
         try:
             was_asked = self._permission == "always_ask"
@@ -296,12 +299,18 @@ class ToolUseCall:
             return await self._answered(note, is_error=True)
         return await self._answered(output, is_error=False)
 
+    @property
+    def _is_unknown(self) -> bool:
+        """True if an earlier try of the call may have had its effect."""
+        record = self._turn.records.effects.get((self._call.id, 1))
+        return record is not None and record.is_unknown
+
     async def _refused(self, refusal: Exception) -> ToolResult:
         """The result of a call that is not made. If an earlier try may have had its effect, that is
         settled first: to the model a refusal says that nothing was done."""
         call = self._call
         record = self._turn.records.effects.get((call.id, 1))
-        if record is None or not record.is_unknown:
+        if record is None or not self._is_unknown:
             said = str(refusal) if isinstance(refusal, LimpetError) else _said(refusal)
             return await self._answered(said, is_error=True)
         effect = Effect(

@@ -129,6 +129,14 @@ def test_a_signature_that_no_model_can_fill_is_refused_at_once() -> None:
         tool(on_unknown="guess")(many)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("retries", [-1, 1.5, True, "two", None])
+def test_retries_of_a_tool_are_a_number_from_0(retries: Any) -> None:
+    """Refused where the tool is declared."""
+    with pytest.raises(InvalidInput, match="retries"):
+        tool(retries=retries)(lambda: None)
+    assert tool(retries=2)(lambda: None).retries == 2
+
+
 @pytest.mark.parametrize("timeout", [0, -1, "5", math.nan, timedelta(0), True])
 def test_a_timeout_is_above_zero(timeout: Any) -> None:
     """It is refused where the tool is made, not when a model calls it."""

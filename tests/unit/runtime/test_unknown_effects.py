@@ -452,6 +452,23 @@ async def test_an_error_of_another_task_that_ends_the_effect_leaves_it_unknown(
     assert "effect.failed" not in types
 
 
+async def test_a_cancellation_of_long_ago_does_not_make_a_failure_unknown(world: World) -> None:
+    """The harness has caught it; what the function raises afterwards is its own."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        with pytest.raises(limpet.EffectFailed):
+            await turn.effect("pay", Bank("raises").pay, eur=40)
+
+    await world.begin("pay")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+
+
 Change = Callable[[Bank], tuple[Any, dict[str, Any]]]
 
 
@@ -464,7 +481,7 @@ def _removed(bank: Bank) -> tuple[Any, dict[str, Any]]:
 
 
 def _without_function(bank: Bank) -> tuple[Any, dict[str, Any]]:
-    return Agent(stubborn, [limpet.Tool("pay", permission="deny")]), {}
+    return Agent(stubborn, [limpet.Tool("pay")]), {}
 
 
 def _with_other_parameters(bank: Bank) -> tuple[Any, dict[str, Any]]:
@@ -477,7 +494,7 @@ def _with_other_parameters(bank: Bank) -> tuple[Any, dict[str, Any]]:
 CHANGES: dict[str, Change] = {
     "its permission is deny": _denied,
     "the tool is removed": _removed,
-    "it is the client's, and denied": _without_function,
+    "it is the client's by now": _without_function,
     "its parameters have other names": _with_other_parameters,
 }
 
@@ -495,6 +512,7 @@ async def test_a_call_that_is_refused_when_it_is_tried_again_is_still_unknown(
     agent, how = CHANGES[change](bank)
     await worked(world, agent, **how)
     assert not await results(world)
+    assert "an earlier try has no outcome; the last: " in world.session.blocked_on[0].input["why"]
     await decide(world, "run again")  # and it is refused again
     await worked(world, agent, **how)
     assert not await results(world)
@@ -502,6 +520,21 @@ async def test_a_call_that_is_refused_when_it_is_tried_again_is_still_unknown(
     await worked(world, agent, **how)
     assert await results(world) == [f"{UNKNOWN} leave it"]
     assert len(bank.calls) == len(bank.ledger) == 1
+
+
+async def test_a_tool_that_is_pure_by_now_settles_its_call_as_an_effect(world: World) -> None:
+    """Its earlier try was one: the outcome of that is recorded, not a step beside it."""
+    bank = Bank("dies", "raises", "pays")
+    await world.begin("pay")
+    with suppress(Killed):
+        await world.work(agent_of(bank, "retry"))
+    world.later()
+    await worked(world, agent_of(bank, "retry", pure=True))
+    assert not await results(world)
+    await decide(world, "run again")
+    await worked(world, agent_of(bank, "retry", pure=True))
+    assert await results(world) == ["paid 40"]
+    assert "step.recorded" not in await world.types()
 
 
 async def test_a_call_that_a_person_does_not_allow_any_more_is_still_unknown(world: World) -> None:
