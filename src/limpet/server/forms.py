@@ -319,7 +319,7 @@ class ReportForm(TypedDict):
 
     ok: bool
     sessions: int
-    internal: int
+    internal: NotRequired[int]
     events: int
     findings: list[FindingForm]
 
