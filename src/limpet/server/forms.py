@@ -338,7 +338,7 @@ class ReportForm(TypedDict):
 
     ok: bool
     sessions: int
-    internal: int
+    internal: NotRequired[int]
     events: int
     findings: list[FindingForm]
 

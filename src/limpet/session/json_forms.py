@@ -158,11 +158,11 @@ def page_form(page: Page[Head]) -> dict[str, Any]:
 
 
 def report_form(report: Report) -> dict[str, Any]:
-    """Return what a verification read and found."""
+    """Return what a verification read and found; internal logs are counted where there are such."""
     return {
         "ok": report.ok,
         "sessions": report.sessions,
-        "internal": report.internal,
+        **({"internal": report.internal} if report.internal else {}),
         "events": report.events,
         "findings": [
             {
