@@ -285,13 +285,14 @@ async def test_a_copy_has_the_blobs(lp: limpet.Limpet, tmp_path: Path, *, whole:
     s = await lp.create("support", "ada", id="one")
     await lp.create("support", "ada", id="none")
     ref = await s.blobs.put(LARGE, "image/png")
-    await s.append("user.message", {"text": "see this", **ref.data}, actor=WHO)
+    await s.append("user.message", {"content": [{"type": "image", **ref.data}]}, actor=WHO)
     small = await s.blobs.put(b"x", "text/plain")
     async with limpet.open(f"sqlite:///{tmp_path}/to.db?sync=normal") as to:
         copied = await lp.copy(None if whole else s.key, to=to)
         assert (copied.blobs, copied.ok) == (2, True)
         there = await to.get(s.key)
-        assert await there.blobs.get(there.events[-1].data) == LARGE
+        (image,) = there.events[-1].data["content"]
+        assert await there.blobs.get(image) == LARGE
         assert await there.blobs.get(small) == b"x"
         assert (await to.maintenance.verify()).ok
         assert (await lp.copy(None if whole else s.key, to=to)).blobs == 0

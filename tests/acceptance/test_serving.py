@@ -375,17 +375,17 @@ def test_every_error_has_a_way_over_the_wire(code: str) -> None:
 async def test_without_a_server_it_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that is retryable, when it is opened and when the server has gone."""
     assert link.PATIENCE_SECONDS == 12
-    monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.3)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    with pytest.raises(StoreFailed, match="check that limpet serve runs there") as failed:
-        await limpet.open(gone)
-    assert failed.value.retryable
     async with limpet.open("memory://") as lp:
         async with serving(lp, dev=True) as url:
             client = await limpet.open(url)
             session = await client.create(*ADA)
+        monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.3)
+        with pytest.raises(StoreFailed, match="check that limpet serve runs there") as failed:
+            await limpet.open(gone)
+        assert failed.value.retryable
         with pytest.raises(StoreFailed) as unknown:
             await session.append("a.b", {}, actor="x:y")
         assert (unknown.value.asked, len(unknown.value.ids)) == ("write", 1)
