@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from limpet.store.files.store import FilesStore
+from limpet.store.newfiles.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Seal
 from limpet.store.sqlite.store import SQLiteStore
@@ -162,7 +162,7 @@ class TestFiles(
     async def _open(self, path: Path, clock: FakeClock) -> FilesStore:
         store = await FilesStore.open(path / "store", seal=self.seal, clock=clock.clock())
         if self.compacts:
-            store.state.compact_bytes = 1
+            store.compact_bytes = 1
         return store
 
 

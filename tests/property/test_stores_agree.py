@@ -48,7 +48,7 @@ from limpet.model.fold import Fold
 from limpet.model.lease import with_lease
 from limpet.session.writer import writer_of
 from limpet.store import cache
-from limpet.store.files.store import FilesStore
+from limpet.store.newfiles.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.clock import ServerClock
@@ -754,7 +754,7 @@ class FilesAgrees(StoresAgree):
             path = Path(self.directory.name) / "agree"
             disk = FaultyDisk(DiskFaults())  # which syncs nothing: nobody cuts the power here
             self.store = await FilesStore.open(path, clock=self.clock.clock(), disk=disk)
-            self.store.state.compact_bytes = 100_000
+            self.store.compact_bytes = 100_000
         return self.store
 
     @rule()
@@ -769,7 +769,7 @@ class FilesAgrees(StoresAgree):
     @rule()
     def evict(self) -> None:
         assert self.store is not None
-        self.store.state.reader.cache.clear()
+        self.store.reader.cache.clear()
 
     @rule()
     def compact_log(self) -> None:

@@ -262,7 +262,7 @@ class MemoryStore(Leasing):
 
     def _since(self, kept: MemoryLog, key: Key, seq: int, name: str) -> NameSince | None:
         of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
-        named, at_us = self._name(of), kept.event(seq).at_us
+        named, at_us = self.name_of(of), kept.event(seq).at_us
         if named is None:
             return None
         first, others = 0, False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -28,6 +28,7 @@ from limpet.errors import (
     StoreClosed,
 )
 from limpet.model import (
+    EMPTY,
     PROCESSING,
     Base,
     Event,
@@ -144,11 +145,11 @@ class MemoryTables:
         return kept is not None and seq in kept.pending
 
     def scope(self, key: ScopeKey) -> ScopeValue | None:
-        name = self._name(key)
+        name = self.name_of(key)
         return None if name is None else name.value(name.last)
 
     def scope_version(self, key: ScopeKey) -> int:
-        name = self._name(key)
+        name = self.name_of(key)
         return 0 if name is None else name.last
 
     def scopes(self, app: str, user: str) -> Scopes:
@@ -191,7 +192,16 @@ class MemoryTables:
             raise SessionArchived(key)
         return kept
 
-    def _name(self, key: ScopeKey) -> MemoryName | None:
+    def log_of(self, key: Key) -> MemoryLog | None:
+        """The living session with this key."""
+        return self._kept.get(key)
+
+    @property
+    def rows(self) -> int:
+        """The last row that was given to a session."""
+        return self._rows
+
+    def name_of(self, key: ScopeKey) -> MemoryName | None:
         return self._names.get(key[:2], {}).get(key[2])
 
     def _key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
@@ -228,12 +238,13 @@ class MemoryTables:
 
     # --- applying ------------------------------------------------------------------------------
 
-    def _settle(self, plan: Plan) -> None:
-        """Apply what was planned. In a store with a journal it is durable by then."""
+    def _settle(self, plan: Plan, rows: Mapping[Key, int] = EMPTY) -> None:  # type: ignore[assignment]  # no keys
+        """Apply what was planned. In a store with a journal it is durable by then, and has given
+        new sessions these rows."""
         for key, fold in plan.folds.items():
             log = self._kept.get(key)
             if log is None:
-                log = self._begin(self._rows + 1, fold.head)
+                log = self._begin(rows.get(key, self._rows + 1), fold.head)
                 self._attach(log, plan.bases.get(key))
             log.keep(fold)
             self._move(log, fold.head)

@@ -1,0 +1,1 @@
+"""The log store: one write-ahead log in plain files, and an index of it in memory."""
