@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limpet.store.files.log import RootLog
 
 import limpet
 from limpet.errors import BackupRefused, InvalidURL, StoreBusy, StoreUnopened
 from limpet.store.files.compaction import Compaction
-from limpet.store.files.log import RootLog
 from limpet.store.files.store import FilesStore
 from limpet.store.jobs import Pace
 from limpet.store.open import backup_store, files_path, restore_store

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from limpet.store.newfiles.store import FilesStore
+from limpet.store.files.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Seal
 from limpet.store.sqlite.store import SQLiteStore

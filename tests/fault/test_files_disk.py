@@ -32,7 +32,7 @@ async def opened(path: Path, faults: DiskFaults) -> Limpet | None:
             store = await FilesStore.open(path, disk=FaultyDisk(faults))
         except LimpetError:
             continue
-        store.state.compact_bytes = 40_000  # a short script must meet compactions too
+        store.compact_bytes = 40_000  # a short script must meet compactions too
         return await Limpet(URL, store=store).__aenter__()
     assert faults.lasting
     return None
@@ -105,7 +105,7 @@ async def run_until_cut(
     except LimpetError:
         assert disk.off
         return steps
-    store.state.compact_bytes = 40_000
+    store.compact_bytes = 40_000
     async with Limpet(URL, store=store) as lp:
         run = Run(lp, ledger)
         for number, step in enumerate(steps):

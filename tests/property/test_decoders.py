@@ -22,6 +22,8 @@ import pytest
 from backports import zstd
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from limpet.store.files.log import read_line
+from limpet.store.files.snapshot import unpacked_index
 
 import limpet
 from limpet import Diff, envelope
@@ -47,8 +49,6 @@ from limpet.store.coding.codec import COMPRESSED, Codec, Damaged
 from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer, Unready
 from limpet.store.files.lines import finished
-from limpet.store.files.log import read_line
-from limpet.store.files.snapshot import unpacked_index
 from limpet.store.postgres import rows as postgres
 from limpet.store.protocol import ErasureCertificate, Place, Query
 from limpet.store.remote.commits import unpack_commit

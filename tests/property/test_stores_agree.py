@@ -48,7 +48,7 @@ from limpet.model.fold import Fold
 from limpet.model.lease import with_lease
 from limpet.session.writer import writer_of
 from limpet.store import cache
-from limpet.store.newfiles.store import FilesStore
+from limpet.store.files.store import FilesStore
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.clock import ServerClock

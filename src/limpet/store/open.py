@@ -398,9 +398,9 @@ async def _open_files(
     with _of_system(path, "read" if read_only else "change"):
         store = await FilesStore.open(path, seal=seal, check=check, pace=pace, read_only=read_only)
     if options["compact_mb"]:
-        store.state.compact_bytes = int(options["compact_mb"]) * 2**20
+        store.compact_bytes = int(options["compact_mb"]) * 2**20
     if options["compact_seconds"]:
-        store.state.compact_seconds = float(options["compact_seconds"])
+        store.compact_seconds = float(options["compact_seconds"])
     return store
 
 

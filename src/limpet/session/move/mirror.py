@@ -45,7 +45,7 @@ from limpet.session.relations import relation_edge
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
-from limpet.store.files.state import RELATIONS, session_directory
+from limpet.store.oldfiles.state import RELATIONS, session_directory
 from limpet.store.pages import each_head
 from limpet.store.protocol import DerivesFiles, Query, plural
 from limpet.store.system import in_thread

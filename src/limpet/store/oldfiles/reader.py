@@ -48,8 +48,8 @@ from limpet.store.coding.bodies import (
 )
 from limpet.store.coding.codec import SEALED, Codec, Damaged
 from limpet.store.coding.seal import Awaited, scope_owner
-from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession, Places
-from limpet.store.files.lines import (
+from limpet.store.oldfiles.index import FilesIndex, IndexedName, IndexedSession, Places
+from limpet.store.oldfiles.lines import (
     AnyLine,
     BaseLine,
     EventLine,
@@ -58,7 +58,7 @@ from limpet.store.files.lines import (
     decode_any,
     decode_event,
 )
-from limpet.store.files.log import RootLog, is_frame
+from limpet.store.oldfiles.log import RootLog, is_frame
 from limpet.store.protocol import ChainedEvent, Place
 from limpet.store.scopes import Kept, Scopes, Sizes, UnreadScope
 from limpet.store.sqlite.rows import lost_event

@@ -46,9 +46,8 @@ from limpet.store.coding.bodies import (
 )
 from limpet.store.coding.codec import SEALED, Codec, Damaged
 from limpet.store.coding.seal import Awaited, scope_owner
-from limpet.store.memory.tables import MemoryLog, MemoryName
-from limpet.store.newfiles.journal import Journal
-from limpet.store.newfiles.lines import (
+from limpet.store.files.journal import Journal
+from limpet.store.files.lines import (
     AnyLine,
     BaseLine,
     EventLine,
@@ -57,6 +56,7 @@ from limpet.store.newfiles.lines import (
     decode_any,
     decode_event,
 )
+from limpet.store.memory.tables import MemoryLog, MemoryName
 from limpet.store.protocol import ChainedEvent, Place
 from limpet.store.scopes import Kept, UnreadScope
 from limpet.store.sqlite.rows import lost_event

@@ -30,9 +30,7 @@ from limpet.model import (
 from limpet.store.cache import CachedScope
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import Codec
-from limpet.store.memory.changes import LeaseChange, PinChange
-from limpet.store.memory.tables import MemoryLog, MemoryTables
-from limpet.store.newfiles.lines import (
+from limpet.store.files.lines import (
     AnyLine,
     BaseLine,
     EventLine,
@@ -47,7 +45,9 @@ from limpet.store.newfiles.lines import (
     kind_text,
     session_text,
 )
-from limpet.store.newfiles.records import JournaledLog, JournaledName
+from limpet.store.files.records import JournaledLog, JournaledName
+from limpet.store.memory.changes import LeaseChange, PinChange
+from limpet.store.memory.tables import MemoryLog, MemoryTables
 from limpet.store.plan import Plan
 from limpet.store.protocol import Committed
 from limpet.store.scopes import DELETED

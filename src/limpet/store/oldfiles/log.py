@@ -21,8 +21,8 @@ from zlib import crc32
 import msgspec
 
 from limpet.store.coding.codec import Damaged, zstd
-from limpet.store.files.disk import LogDisk
-from limpet.store.files.lines import (
+from limpet.store.oldfiles.disk import LogDisk
+from limpet.store.oldfiles.lines import (
     CHAIN_START,
     CRC_START,
     LINE_END_BYTES,

@@ -23,13 +23,13 @@ from zlib import crc32
 import msgspec
 
 from limpet.store.coding.codec import Damaged
-from limpet.store.memory.changes import Names
-from limpet.store.newfiles.disk import LogDisk
-from limpet.store.newfiles.lines import (
+from limpet.store.files.disk import LogDisk
+from limpet.store.files.lines import (
     LINE_END_BYTES,
     START,
     AnyLine,
     ErasedLine,
+    EventLine,
     FoldedLine,
     Outside,
     Owned,
@@ -46,6 +46,7 @@ from limpet.store.newfiles.lines import (
     text_of,
     whose,
 )
+from limpet.store.memory.changes import Names
 
 SEGMENT_BYTES: Final = 16 * 2**20
 FILL_BYTES_MIN: Final = 64 * 2**10  # newlines that are written ahead, twice as many each time
@@ -496,12 +497,33 @@ class _Scan:
                 self._torn.append((Fault(name, f"is damaged at byte {at:,}"), text, ended))
                 continue
             outside, line = found
+            if self._goes_on(number, at, text, outside, line):
+                first = False
+                continue
             if first and not self._torn and not _begins(line, number):
                 self.unread = True
                 self.faults.append(Fault(name, f"is not segment {number} of this log"))
                 return
             first = False
-            self._add(number, at, text, outside, line)
+            self._add(name, number, at, text, outside, line)
+
+    def _goes_on(self, number: int, at: int, text: bytes, outside: Outside, line: AnyLine) -> bool:
+        """Apply a line that follows the one before and is a group of its own, as nearly all do.
+        False if it is any other."""
+        last = self._last
+        if (
+            outside.n != last.n + 1
+            or outside.chain != last.chain
+            or outside.left
+            or self._items
+            or self._torn
+            or type(line) is not EventLine
+        ):
+            return False
+        chain = f"{line.row}.{line.seq}.{text[-10:-2].decode()}"
+        self._last = self.end = JournalEnd(number, at + len(text) + 1, outside.n, chain)
+        self._apply(number << _OFFSET_BITS | at, line)
+        return True
 
     def finish(self, closed: ClosedJournal) -> None:
         """The end: what is missing that the journal had when it was closed was lost, too."""
@@ -521,8 +543,9 @@ class _Scan:
         """True if a line is there and cannot be read, and is not just cut off."""
         return any([ended for _, _, ended in self._torn])
 
-    def _add(self, number: int, at: int, text: bytes, outside: Outside, line: AnyLine) -> None:
-        name = self._journal.path(number).name
+    def _add(
+        self, name: str, number: int, at: int, text: bytes, outside: Outside, line: AnyLine
+    ) -> None:
         starts = isinstance(line, SegmentLine)
         if outside.begins:  # all before it was synced, so what is missing there was lost
             self._settle()

@@ -15,9 +15,9 @@ from limpet.model import Head, Key
 from limpet.store.blobs import BlobRow
 from limpet.store.coding.bodies import UNREADABLE
 from limpet.store.coding.codec import Damaged, zstd
-from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession, packed
-from limpet.store.files.log import LogEnd, segment_of
 from limpet.store.marks import Mark
+from limpet.store.oldfiles.index import FilesIndex, IndexedName, IndexedSession, packed
+from limpet.store.oldfiles.log import LogEnd, segment_of
 from limpet.store.protocol import Erasure
 
 _LEVEL: Final = 1
