@@ -296,6 +296,7 @@ FILES_OPTIONS: Final = {
     "inline": ("on", "off"),
     "compact_mb": _NUMBER,
     "compact_seconds": _NUMBER,
+    "damage": ("refuse", "accept"),
 }
 
 
@@ -396,7 +397,14 @@ async def _open_files(
         await _refuse_no_directory(url)
     pace = Pace(enabled=options["inline"] == "on")
     with _of_system(path, "read" if read_only else "change"):
-        store = await FilesStore.open(path, seal=seal, check=check, pace=pace, read_only=read_only)
+        store = await FilesStore.open(
+            path,
+            seal=seal,
+            check=check,
+            pace=pace,
+            read_only=read_only,
+            accept=options["damage"] == "accept",
+        )
     if options["compact_mb"]:
         store.compact_bytes = int(options["compact_mb"]) * 2**20
     if options["compact_seconds"]:

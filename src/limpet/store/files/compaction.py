@@ -24,7 +24,6 @@ from limpet.store.coding.seal import Awaited
 from limpet.store.files.batch import lease_change, snapshot_line
 from limpet.store.files.journal import SegmentWriter, place_of, read_line
 from limpet.store.files.lines import (
-    AcceptLine,
     AnyLine,
     BaseLine,
     BlobLine,
@@ -157,10 +156,8 @@ class Compaction:
                 yield ColdChange(row, log.cold, tuple(sorted(log.hot)))
             if log.mac is not None:
                 yield MacLine(row, log.mac.hex())
-            if store.is_refused(log) or head.version - log.floor > len(log.places):
-                yield LostLine(row, head.version)
-                if not store.is_refused(log):
-                    yield AcceptLine(row)
+            if store.is_refused(log):
+                yield LostLine(row)
         for erasure in store.erasures():
             mark, link = erasure.key_hash.hex(), erasure.link.hex()
             made = (mark, erasure.version, link, erasure.erased_us, erasure.forks_kept)

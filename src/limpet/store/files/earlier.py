@@ -253,7 +253,7 @@ class EarlierStore:
                 continue
             line = self._event(session, seq)
             if line is None:
-                yield LostLine(row, seq)
+                yield LostLine(row)
                 continue
             if row not in begun:
                 begun.add(row)
@@ -418,6 +418,6 @@ def _lost(torn: list[bytes]) -> Iterator[LostLine]:
     owners = [owner_by_text(text) for text in torn]
     for owner in owners:
         if owner is not None:
-            yield LostLine(owner[0].row, owner[0].seq)
+            yield LostLine(owner[0].row)
     if None in owners or not owners:
         yield LostLine()

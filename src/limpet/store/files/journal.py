@@ -15,7 +15,7 @@ renamed, so a process that dies leaves either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -44,6 +44,7 @@ from limpet.store.files.lines import (
     owner_by_text,
     owner_in,
     text_of,
+    was_written,
     whose,
 )
 from limpet.store.memory.changes import Names
@@ -276,6 +277,13 @@ class Journal:
         names = [path.name for path in self.directory.iterdir()]
         return sorted(int(n[:8]) for n in names if len(n) == 14 and n.endswith(".jsonl"))
 
+    def inode(self, number: int) -> int:
+        """What is another once the segment was written again; 0 if it is not there."""
+        try:
+            return self.path(number).stat().st_ino
+        except FileNotFoundError:
+            return 0
+
     def bytes_of(self, number: int) -> int:
         """The size of a segment."""
         if number == self.end.segment:
@@ -380,24 +388,44 @@ class Journal:
             if not keep:
                 self.disk.unlink(self.path(number))
 
-    def overwrite(self, place: int, text: bytes) -> None:
-        """Put a line in the place of one that is erased: as long, and nothing of it is left. A line
-        that is too short for that has numbers alone, and stays."""
-        found = outside_of(text)
-        if found is None or not is_whole(text):  # nobody can say what is in it
-            self.disk.write(self.handle(segment_of(place)), b" " * len(text), place & _OFFSET)
-            return
-        op, outside = found
-        was = f"{whose(decode_any(text))}.{crc_of(text)}"
-        line = ErasedLine(was, op == b"event")
-        stub = text_of(line, outside.n, outside.chain, left=outside.left, begins=outside.begins)
-        put, _ = finished(stub, pad=len(text) + 1)
-        if len(put) == len(text) + 1:  # a longer one would reach into the next line
-            self.disk.write(self.handle(segment_of(place)), put, place & _OFFSET)
+    def rewrite(self, number: int, stubs: Mapping[int, bytes]) -> None:
+        """Write a segment again, with these bytes at these offsets: beside it, synced, renamed.
+        What stood there is overwritten where it was, too, as far as the disk lets us."""
+        path, old = self.path(number), self.handle(number)
+        part = path.with_suffix(".part")
+        handle = self.disk.open(part, write=True, create=True)
+        try:
+            self.disk.truncate(handle, 0)
+            at = 0
+            while data := self.disk.read(old, _BLOCK, at):
+                self.disk.write(handle, data, at)
+                at += len(data)
+            for offset, stub in stubs.items():
+                self.disk.write(handle, stub, offset)
+            self.disk.sync(handle)
+        finally:
+            self.disk.close(handle)
+        self.disk.rename(part, path)
+        del self._handles[number]
+        try:
+            self.disk.sync_directory(self.directory)
+            for offset, stub in stubs.items():
+                self.disk.write(old, stub, offset)
+            self.disk.sync(old)
+        finally:
+            self.disk.close(old)
 
-    def sync(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self.disk.sync(self.handle(number))
+
+def stub_of(text: bytes) -> bytes | None:
+    """What stands in the place of a line that is erased: as long, and nothing of it is left. None
+    for one that is too short for that: it has numbers alone."""
+    found = outside_of(text)
+    assert found is not None, "a whole line"
+    op, outside = found
+    line = ErasedLine(f"{whose(decode_any(text))}.{crc_of(text)}", op == b"event")
+    stub = text_of(line, outside.n, outside.chain, left=outside.left, begins=outside.begins)
+    put, _ = finished(stub, pad=len(text) + 1)
+    return put if len(put) == len(text) + 1 else None
 
 
 class SegmentWriter:
@@ -526,22 +554,23 @@ class _Scan:
         return True
 
     def finish(self, closed: ClosedJournal) -> None:
-        """The end: what is missing that the journal had when it was closed was lost, too."""
-        missing = closed.lines - self._last.n
-        if missing > 0 and (self._gaps or self._has_damage() or self.end.n < closed.synced):
-            fault = self._torn[0][0] if self._torn else None
-            name = self._journal.path(self._last.segment).name
-            problem = f"ends with line {self._last.n:,}; {closed.lines:,} were there"
-            self._break(fault or Fault(name, problem), missing, closed.chain)
-            self._settle()
-            offset = max(self.last_byte, self.end.offset)
-            self.end = JournalEnd(self.end.segment, offset, closed.lines, closed.chain)
-        elif self._gaps and self._last.n <= closed.lines:
-            self._settle()
-
-    def _has_damage(self) -> bool:
-        """True if a line is there and cannot be read, and is not just cut off."""
-        return any([ended for _, _, ended in self._torn])
+        """The end: what was written whole and cannot be read was lost, and what is missing that the
+        journal had when it was closed. What is only cut off was never acknowledged."""
+        damaged = [text for _, text, _ in self._torn if was_written(text)]
+        missing = max(closed.lines - self._last.n, len(damaged))
+        cut = bool(self._torn) and not self._torn[-1][2] and self.end.n >= closed.synced
+        if not missing or (cut and not damaged and not self._gaps):
+            if self._gaps and self._last.n <= closed.lines:
+                self._settle()
+            return
+        chain = closed.chain if closed.lines > self._last.n else chain_of(damaged[-1])
+        name = self._journal.path(self._last.segment).name
+        problem = f"ends with line {self._last.n:,}; {self._last.n + missing:,} were there"
+        self._break(self._torn[0][0] if self._torn else Fault(name, problem), missing, chain)
+        n = self._last.n + missing
+        self._settle()
+        offset = max(self.last_byte, self.end.offset)
+        self.end = JournalEnd(self.end.segment, offset, n, chain)
 
     def _add(
         self, name: str, number: int, at: int, text: bytes, outside: Outside, line: AnyLine
@@ -615,6 +644,13 @@ class _Scan:
 
 def _begins(line: AnyLine, number: int) -> bool:
     return isinstance(line, SegmentLine) and line.number == number
+
+
+def chain_of(text: bytes) -> str:
+    """What would follow a damaged line, by what it says itself."""
+    owner = owner_by_text(text)
+    crc = text[-10:-2].decode(errors="replace")
+    return "*." if owner is None else f"{owner[0].row}.{owner[0].seq}.{crc}"
 
 
 def read_line(text: bytes) -> tuple[Outside, AnyLine] | None:

@@ -198,11 +198,9 @@ class FeedLine(Change, omit_defaults=True, gc=False, tag="feed"):
 
 
 class LostLine(Change, omit_defaults=True, gc=False, tag="lost"):
-    """Lines of this session could not be read: the one of event `seq`, if that is known. Row 0:
-    nobody knows whose they were."""
+    """Lines of this session could not be read. Row 0: nobody knows whose they were."""
 
     row: int = 0
-    seq: int = 0
 
 
 class AcceptLine(Change, omit_defaults=True, gc=False, tag="accept"):
@@ -300,6 +298,14 @@ def owner_in(chain: str) -> Owned | None:
 
 
 _NAMED: Final = re.compile(rb'"row":(\d+),"session":(\["[^\]]*"\])(?:,"seq":(\d+))?')
+
+
+_WRITTEN: Final = re.compile(rb'\{"op":".*,"crc":"[0-9a-f]{8}"\}', re.DOTALL)
+
+
+def was_written(text: bytes) -> bool:
+    """True if a line that cannot be read has its two ends: it was not torn, but damaged later."""
+    return _WRITTEN.fullmatch(text) is not None
 
 
 def owner_by_text(text: bytes) -> tuple[Owned, Names] | None:

@@ -64,7 +64,6 @@ from limpet.store.sqlite.rows import lost_event
 _RUNGS: Final = 8  # snapshots that are tried before the whole log is read
 _UNREAD: Final = (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError)
 MISSING: Final = 0  # the place of an event that is not there
-NO_LINK: Final = bytes(32)  # of an event that was lost
 
 
 class Reader:

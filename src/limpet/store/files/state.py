@@ -20,7 +20,6 @@ from msgspec import UNSET, structs
 
 from limpet.errors import (
     SessionCorrupt,
-    StoreCorrupt,
     StoreForeign,
     StoreNewer,
     StoreUnopened,
@@ -33,7 +32,7 @@ from limpet.store.coding import bodies
 from limpet.store.coding.codec import UNHELD, Codec
 from limpet.store.files.batch import Batch
 from limpet.store.files.disk import LogDisk
-from limpet.store.files.journal import CLOSED, Fault, Journal, JournalEnd, Loss, place_of
+from limpet.store.files.journal import CLOSED, Fault, Journal, JournalEnd, Loss, place_of, stub_of
 from limpet.store.files.lines import (
     AcceptLine,
     AnyLine,
@@ -47,7 +46,6 @@ from limpet.store.files.lines import (
     LostLine,
     MacLine,
     NameLine,
-    Owned,
     PlainLine,
     SegmentLine,
     SnapshotLine,
@@ -55,7 +53,7 @@ from limpet.store.files.lines import (
     decode_any,
     is_whole,
 )
-from limpet.store.files.records import NO_LINK, JournaledLog, JournaledName, Reader
+from limpet.store.files.records import JournaledLog, JournaledName, Reader
 from limpet.store.marks import Mark
 from limpet.store.memory.changes import Change, EraseChange, Names
 from limpet.store.memory.store import MemoryStore
@@ -71,8 +69,12 @@ _FEED_STEP: Final = 4_096
 DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged segment
 _READS_MAX: Final = 16  # of one thing, while another process compacts the journal
 _DECIDE: Final = (
-    "Lines of it in the journal cannot be read: restore a backup, erase it, or go on without them "
-    "with limpet accept"
+    "may have lost its newest events: lines of the log cannot be read. Restore a backup; or go on "
+    "without them by opening the store once with ?damage=accept"
+)
+_UNKNOWN: Final = (
+    "may be the session of lines of the log that cannot be read. Restore a backup; or go on "
+    "without them by opening the store once with ?damage=accept"
 )
 
 
@@ -99,7 +101,7 @@ class JournaledStore(MemoryStore):
         self.base_segment = 0  # the first segment that counts
         self.compacted_bytes = 0  # its size, if it is compacted
         self.compact_bytes, self.compact_seconds = COMPACT_BYTES, COMPACT_SECONDS
-        self._generation: tuple[int, ...] = ()
+        self._inodes: dict[int, int] = {}  # of the segments that another process writes
         self._copy: TemporaryDirectory[str] | None = None  # of a store of an earlier format
         self._reads_on = False  # what is read was written after the store was opened
         super().__init__(clock)
@@ -150,8 +152,9 @@ class JournaledStore(MemoryStore):
         """Forget what is in memory and read it from the journal."""
         self._forget_all()
         numbers = self.journal.segments()
+        self._inodes.clear()
+        self._note_inodes(numbers)
         self.base_segment = self._first_segment(numbers)
-        self._generation = self._generation_now()
         start, self._reads_on = JournalEnd(self.base_segment or 1, 0), False
         collects = gc.isenabled()
         gc.disable()  # none of what is made here is garbage: to look for some takes longer
@@ -186,10 +189,11 @@ class JournaledStore(MemoryStore):
 
     def refresh(self) -> None:
         """Read what another process has written since."""
-        if self._generation_now() != self._generation:
+        if self._is_replaced():
             self.journal.close()
             self.replay()
             return
+        self._note_inodes(self.journal.segments())
         self.faults += self.journal.scan(self.journal.end, self.apply, self.lose, repair=False)
 
     def look(self, query: Callable[[], T]) -> T:
@@ -211,24 +215,24 @@ class JournaledStore(MemoryStore):
             try:
                 answer = read()
             except Exception:
-                if not left or self.write or self._generation_now() == self._generation:
+                if not left or not self._is_replaced():
                     raise
             else:
-                if not left or self.write or self._generation_now() == self._generation:
+                if not left or not self._is_replaced():
                     return answer
         raise AssertionError("the last read returns or raises")
 
-    def _generation_now(self) -> tuple[int, ...]:
-        """What is another once the journal was compacted by another process."""
+    def _note_inodes(self, numbers: Sequence[int]) -> None:
+        if not self.write:
+            for number in numbers:
+                self._inodes.setdefault(number, self.journal.inode(number))
+
+    def _is_replaced(self) -> bool:
+        """True if another process has written segments again that were read here, or removed
+        them."""
         if self.write:
-            return ()
-        numbers = self.journal.segments()
-        if not numbers:
-            return ()
-        try:
-            return numbers[0], self.journal.path(numbers[0]).stat().st_ino
-        except FileNotFoundError:
-            return self._generation_now()
+            return False
+        return any([self.journal.inode(n) != inode for n, inode in self._inodes.items()])
 
     def _meta(self) -> StoreMeta:
         path, where = self.directory / META, str(self.directory)
@@ -290,11 +294,7 @@ class JournaledStore(MemoryStore):
         log = self._find(key, reuse=reuse)
         if log is None:
             if self.unknown:
-                raise StoreCorrupt(
-                    str(self.directory),
-                    f"lines of its journal are lost, and they may be those of {key}",
-                    "Restore a backup, or go on without them with limpet accept",
-                )
+                raise SessionCorrupt(key, _UNKNOWN)
             return None
         assert isinstance(log, JournaledLog)
         self.check_whole(log)
@@ -337,7 +337,7 @@ class JournaledStore(MemoryStore):
         elif isinstance(line, FoldedLine):
             pass  # it is the journal's own
         elif isinstance(line, LostLine):
-            self._lose_of(Owned(line.row, line.seq), None)
+            self._lose_of(line.row, None)
         elif isinstance(line, AcceptLine):
             self._accept(line.row)
         else:
@@ -473,25 +473,29 @@ class JournaledStore(MemoryStore):
         self._feed.lift(self._feed.last + 1 + max(loss.missing, 0))
         unknown = loss.unknown
         for owner, names in loss.owners:
-            unknown = not self._lose_of(owner, names) or unknown
+            unknown = not self._lose_of(owner.row, names) or unknown
         if unknown:
             self.unknown, self._doubt = True, self._place + 1
 
-    def _lose_of(self, owner: Owned, names: Names | None) -> bool:
-        """Note what a session has lost. False if there is none like that."""
-        if not owner.row:
+    def _lose_of(self, row: int, names: Names | None) -> bool:
+        """Note that a session has lost lines. False if there is none like that."""
+        log = self._by_row.get(row)
+        if not row:
             self.unknown = True
-            return True
-        log = self._by_row.get(owner.row)
-        if not isinstance(log, JournaledLog):
+        elif not isinstance(log, JournaledLog) or (names and Key(*names) != log.head.key):
             return False
-        key = log.head.key
-        if names is not None and Key(*names) != key:
-            return False
-        log.lost = True
-        if owner.seq > log.head.version:
-            self._move(log, structs.replace(log.head, version=owner.seq, link=NO_LINK))
+        else:
+            log.lost = True
         return True
+
+    def accept_damage(self) -> None:
+        """Go on without what is lost."""
+        lines: list[AnyLine] = [AcceptLine(log.row) for log in self.logs() if self.is_refused(log)]
+        lines += [AcceptLine()] if self.unknown else []
+        if lines:
+            places = self.journal.append([lines])
+            for place, line in zip(places, lines, strict=True):
+                self.apply(place, line)
 
     def _accept(self, row: int) -> None:
         log = self._by_row.get(row)
@@ -503,8 +507,8 @@ class JournaledStore(MemoryStore):
     # --- erasing -------------------------------------------------------------------------------
 
     def finish_erasures(self) -> None:
-        """Leave nothing of what was erased in the files: its lines are overwritten where they
-        stand. Also what failed, or a process died in."""
+        """Leave nothing of what was erased in the files: those that hold it are written again, with
+        something as long in its place. Also what failed, or a process died in."""
         if not self._unfinished:
             return
         rows = sorted({row for line, _ in self._unfinished for row in line.rows})
@@ -515,14 +519,15 @@ class JournaledStore(MemoryStore):
                 upto[owner if isinstance(owner, str) else self._owner_hash(owner)] = place
         texts = b"|".join(b"%d" % row for row in rows)
         named = re.compile(rb'"row":(?:' + texts + rb")[,}]") if rows else None
-        touched = set()
         for number in self.journal.segments():
-            for at, text, _ in self.journal.texts(number):
-                place = place_of(number, at)
-                if self._is_erased(place, text, named, {*rows}, upto):
-                    self.journal.overwrite(place, text)
-                    touched.add(number)
-        self.journal.sync(sorted(touched))
+            stubs = {
+                at: stub
+                for at, text, _ in self.journal.texts(number)
+                if self._is_erased(place_of(number, at), text, named, {*rows}, upto)
+                and (stub := stub_of(text)) is not None
+            }
+            if stubs:
+                self.journal.rewrite(number, stubs)
         for copy in self.journal.directory.glob(f"*{DAMAGED}"):
             self.disk.unlink(copy)  # nobody can say what is left in it of which session
         self.journal.append([[EraseChange()]])
@@ -537,7 +542,7 @@ class JournaledStore(MemoryStore):
         upto: dict[str, int],
     ) -> bool:
         if not is_whole(text):
-            return place < place_of(self.journal.end.segment, self.journal.end.offset)
+            return False
         if text.startswith(b'{"op":"name"'):
             if not upto:
                 return False

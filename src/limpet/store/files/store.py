@@ -34,7 +34,7 @@ from limpet.store.clock import Clock
 from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited, Unready, owners_of, refuse_locked
 from limpet.store.files.disk import LOCK, DirectoryLock, LogDisk
-from limpet.store.files.lines import AcceptLine, BlobLine, ChunkLine, MacLine
+from limpet.store.files.lines import BlobLine, ChunkLine, MacLine
 from limpet.store.files.records import JournaledLog
 from limpet.store.files.state import JournaledStore
 from limpet.store.files.writer import FilesWriter
@@ -118,9 +118,11 @@ class FilesStore(JournaledStore):
         pace: Pace | None = None,
         check: Checked | None = None,
         read_only: bool = False,
+        accept: bool = False,
         disk: LogDisk | None = None,
     ) -> FilesStore:
-        """Open the directory, creating it if it is not there. Raises StoreError."""
+        """Open the directory, creating it if it is not there. `accept`: and go on without what is
+        lost of it. Raises StoreError."""
         refuse_network(path)
         disk = disk or LogDisk()
         path = Path(os.path.abspath(path))  # noqa: PTH100, ASYNC240  # asks nothing of the disk
@@ -130,6 +132,8 @@ class FilesStore(JournaledStore):
                 _make_directory(disk, path)
                 store._lock = DirectoryLock(path / LOCK)
             await in_thread(store.open_directory)
+            if accept and store.write:
+                await in_thread(store.accept_damage)
         except BaseException as error:
             store._let_go()
             if isinstance(error, OSError):
@@ -217,18 +221,6 @@ class FilesStore(JournaledStore):
             log.let_go()
             lines: Any = [MacLine(log.row, mac.hex())]
             return True, lines
-
-        return await self._change(decide)
-
-    async def accept_lost(self, key: Key | None) -> int:
-        """Go on without what was lost of a session, or of all: how many may be written again."""
-
-        def decide() -> Decision[int]:
-            logs = [*self._kept.values()] if key is None else [self._living(key)]
-            refused = [log for log in logs if self.is_refused(log)]
-            lines: Any = [AcceptLine(log.row) for log in refused]
-            lines += [AcceptLine()] if key is None and self.unknown else []
-            return len(refused), lines
 
         return await self._change(decide)
 

@@ -21,7 +21,7 @@ from limpet.store.sqlite.file.filesystems import disk_space
 from limpet.store.verify import NameVerifier, Stored, verify_session
 
 T = TypeVar("T")
-_LOST: Final = "has lost lines of its log, and is not written to until somebody decides"
+_LOST: Final = "may have lost its newest events, and is not written to until somebody decides"
 _UNKNOWN: Final = (
     "lines are lost and nobody can say whose they were: no session is begun until somebody decides"
 )
@@ -184,7 +184,7 @@ def examine(store: JournaledStore, pace: Pace) -> tuple[Check, ...]:
         advice = (
             "Sessions that limpet verify does not name are whole. Keep a copy of the directory; "
             "then restore a backup, copy the whole sessions with limpet copy, or go on without "
-            "what is lost: limpet accept."
+            "what is lost by opening the store once with ?damage=accept."
         )
         checks.append(Check("files", "; ".join(found[:4]), "problem", advice))
     else:
