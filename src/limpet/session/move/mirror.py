@@ -16,16 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+import shutil
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
 from limpet.errors import (
     InvalidInput,
-    LimpetError,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -33,24 +44,25 @@ from limpet.errors import (
     SessionNotFound,
     StoreFull,
 )
-from limpet.model import Event, Head, Key, Texts
+from limpet.model import PROCESSING, Event, Head, Key, Texts
 from limpet.model.facts.relations import RELATED, key_in
 from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.json_forms import event_form, head_form, key_form, time_form
-from limpet.session.loggers import SESSION
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.relations import relation_edge
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
-from limpet.store.oldfiles.state import RELATIONS, session_directory
 from limpet.store.pages import each_head
-from limpet.store.protocol import DerivesFiles, Query, plural
+from limpet.store.protocol import Query, plural
 from limpet.store.system import in_thread
 
 _Ends: TypeAlias = tuple[str, Key, Key]  # the kind of a relation, and from whom to whom
+# Logs that were written before: the uid of the session, and up to which event.
+Known: TypeAlias = dict[Key, tuple[str, int]]
+_KNOWN_MAX: Final = 4_096
 _AT_ONCE: Final = 16  # sessions
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionMoved)
 
@@ -66,17 +78,23 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 async def mirror(
-    services: Services, directory: Path, key: Key | Sequence[Key] | None, app: str | None
+    services: Services,
+    directory: Path,
+    key: Key | Sequence[Key] | None,
+    app: str | None,
+    known: Known | None = None,
 ) -> Mirrored:
     """Write one session, some, an app, or everything. Raises InvalidInput if it cannot be written,
     and StoreFull if there is no space: what is there then is whole. What is archived, or has moved
-    away, stays as it was written before; SessionArchived or SessionMoved if it was asked for."""
+    away, stays as it was written before; SessionArchived or SessionMoved if it was asked for.
+
+    `known` are logs that were written before: they are gone on with."""
     sessions = events = 0
     related: dict[_Ends, Any] = {}
     archived: set[Key] = set()
     try:
         async for some in _some(_sessions(services, key, app)):
-            writing = [_write(session, directory) for session in some]
+            writing = [_write(session, directory, known) for session in some]
             answers = await asyncio.gather(*writing, return_exceptions=True)
             for session, answer in zip(some, answers, strict=True):
                 if isinstance(answer, (SessionArchived, *_GONE)) and not isinstance(key, Key):
@@ -94,57 +112,6 @@ async def mirror(
             f"nothing can be mirrored to {directory}: {error}. Name a directory that is writable."
         ) from error
     return Mirrored(sessions, events)
-
-
-class DerivedFiles:
-    """The files that a log store keeps for people: written after each compaction, in a task that
-    no caller waits for. Sessions whose files cannot be written are tried again after the next."""
-
-    def __init__(self, services: Services, store: DerivesFiles) -> None:
-        self._services, self._store = services, store
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
-        self._left: dict[Key, None] = {}  # sessions whose files are still to be written
-        self._closed = False
-        store.listen_compaction(self._heard)
-
-    def _heard(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody writes any more
-            self._loop.call_soon_threadsafe(self._begin)
-
-    def _begin(self) -> None:
-        if not self._closed and (self._task is None or self._task.done()):
-            self._task = self._loop.create_task(self._try())
-
-    async def _try(self) -> None:
-        try:
-            await self._write_changed()
-        except LimpetError as error:
-            SESSION.warning("derived files not written: error=%s", type(error).__name__)
-
-    async def write(self) -> Mirrored:
-        """Write the files of all sessions that were written to, after those that are being."""
-        await self._rest()
-        return await self._write_changed()
-
-    async def _write_changed(self) -> Mirrored:
-        directory = self._store.derived_directory
-        if directory is None:
-            return Mirrored()
-        self._left |= dict.fromkeys(self._store.take_changed())
-        done = await mirror(self._services, directory, tuple(self._left), None)
-        self._left.clear()
-        return done
-
-    async def close(self) -> None:
-        """Wait for what is being written, and begin nothing more."""
-        await asyncio.sleep(0)  # a compaction that has ended may just be heard of
-        await self._rest()
-        self._closed = True
-
-    async def _rest(self) -> None:
-        if self._task is not None:
-            await asyncio.wait([self._task])
 
 
 async def _sessions(
@@ -170,26 +137,42 @@ async def _some(sessions: AsyncIterator[Session[Any]]) -> AsyncIterator[list[Ses
         yield some
 
 
-async def _write(session: Session[Any], directory: Path) -> tuple[int, dict[_Ends, Any]]:
+async def _write(
+    session: Session[Any], directory: Path, known: Known | None
+) -> tuple[int, dict[_Ends, Any]]:
     """The files of one session: how many events are in them, and the relations they record."""
     await session.refresh(tail=0)
     place = session_directory(directory, session.key)
-    lines, related = await _log(session, place)
+    lines, related = await _log(session, place, known)
     await _rest(session, place)
     return lines, related
 
 
-async def _log(session: Session[Any], place: Path) -> tuple[int, dict[_Ends, Any]]:
+async def _log(
+    session: Session[Any], place: Path, known: Known | None
+) -> tuple[int, dict[_Ends, Any]]:
     """events.jsonl, a page at a time: how many there are, and the relations among them."""
-    after, lines, version = session.head.floor, 0, session.version
+    head, path = session.head, place / "events.jsonl"
+    version, before = head.version, None if known is None else known.pop(session.key, None)
     related: dict[_Ends, Any] = {}
-    with _AtomicFile(place / "events.jsonl") as file:
+    after, file = head.floor, _AtomicFile(path)
+    if before is not None and before[0] == head.uid and path.exists():
+        new = [e for e in await session.read(after=before[1], limit=PAGE_MAX) if e.seq <= version]
+        marks = any([event.type in PROCESSING for event in new])  # lines before it, too
+        if before[1] + len(new) == version and not marks:
+            after, file = before[1], _GrowingFile(path)
+    lines = after - head.floor
+    with file:
         while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
             some = [event for event in page if event.seq <= version]
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
             for event in some:
                 related |= _relation(session.key, event)
             after, lines = page[-1].seq, lines + len(some)
+    if known is not None:
+        known[session.key] = (head.uid, version)
+        if len(known) > _KNOWN_MAX:
+            del known[next(iter(known))]
     return lines, related
 
 
@@ -344,3 +327,74 @@ class _AtomicFile:
             if error.errno in NO_SPACE:
                 raise StoreFull(str(self._path)) from error
             raise
+
+
+class _GrowingFile(_AtomicFile):
+    """A file that lines are added to."""
+
+    def __enter__(self) -> _GrowingFile:
+        with self._checked():
+            self._file = self._path.open("ab")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._checked() if kind is None else suppress(OSError):
+            self._file.close()
+
+
+# --- where the files are --------------------------------------------------------------------------
+
+RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
+_NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
+
+
+def session_directory(root: Path, key: Key) -> Path:
+    """Return the directory of the files of a session."""
+    return root.joinpath(*[_name_of(part) for part in (key.app, key.user, key.id)])
+
+
+def _name_of(part: str) -> str:
+    """A part of a key as the name of a directory: none leads out of its place, and no two parts
+    have the same."""
+    named = quote(part, safe=" @+=,")
+    if named.startswith("."):
+        named = f"%2E{named[1:]}"
+    if len(named) > _NAME_CHARS_MAX:  # no name that is short enough has a "!"
+        named = f"{named[: _NAME_CHARS_MAX - 33]}!{sha256(part.encode()).hexdigest()[:32]}"
+    return named
+
+
+def mirrored_keys(root: Path) -> list[Key]:
+    """The sessions that have files in a directory."""
+    keys: list[Key] = []
+    for path in root.glob("*/*/*/session.json"):
+        with suppress(OSError, msgspec.DecodeError):
+            keys.append(msgspec.json.decode(path.read_bytes(), type=_Named).session)
+    return keys
+
+
+class _Named(msgspec.Struct):
+    session: Key
+
+
+def remove_mirrored(root: Path, keys: Collection[Key]) -> None:
+    """Remove the files of sessions, and what the file of relations says of them. Raises OSError."""
+    _remove(root, [session_directory(root, key) for key in keys], {*keys}.__contains__)
+
+
+def remove_mirrored_user(root: Path, app: str, user: str) -> None:
+    """Remove the files of a user's sessions. Raises OSError."""
+    place = session_directory(root, Key(app, user, "any")).parent
+    _remove(root, [place], lambda key: (key.app, key.user) == (app, user))
+
+
+def _remove(root: Path, places: Iterable[Path], gone: Callable[[Key], bool]) -> None:
+    for place in places:
+        if place.is_dir():
+            shutil.rmtree(place)
+    path = root / RELATIONS
+    if path.exists():
+        related = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
+        left = [each for each in related if not any(map(gone, _ends(each)[1:]))]
+        if left != related:
+            _json(path, left)

@@ -98,7 +98,7 @@ class Compaction:
         end = journal.end
         journal.roll()
         old = [n for n in journal.segments() if n < journal.end.segment]
-        with SegmentWriter(journal, end.segment, store.now_us()) as writer:
+        with SegmentWriter(journal, end.segment, store.now_us(), store.endings) as writer:
             moved = _Moved(store, writer)
             for line, place in self._lines(old):
                 moved.add(place, line)

@@ -77,6 +77,7 @@ class ClosedJournal(msgspec.Struct, frozen=True):
     lines: int
     synced: int = 0
     chain: str = "*."  # unknown
+    segment: int = 0  # the last one
 
 
 class Fault(NamedTuple):
@@ -225,7 +226,9 @@ class Journal:
     def note_closed(self) -> None:
         """Note how far the journal goes: what is missing of it later was lost."""
         end = self.end
-        content = msgspec.json.encode(ClosedJournal(end.n, self.synced, end.chain)) + b"\n"
+        content = (
+            msgspec.json.encode(ClosedJournal(end.n, self.synced, end.chain, end.segment)) + b"\n"
+        )
         self.disk.put_file(self.root / CLOSED, content, durable=False)
 
     # --- reading -------------------------------------------------------------------------------
@@ -330,8 +333,11 @@ class Journal:
             last = number
             scan.segment(number, end.offset if number == end.segment else 0)
             number += 1
-        scan.finish(self._closed())
+        closed = self._closed()
+        scan.finish(closed, last)
         self.end = scan.end
+        whole = closed.lines == self.end.n and not scan.faults
+        self.synced = closed.synced if whole else self.end.n
         if repair:
             self._settle(scan, last)
         return scan.faults
@@ -354,6 +360,10 @@ class Journal:
 
     def _settle(self, scan: _Scan, last: int) -> None:
         """Make the last segment ready to be appended to."""
+        if scan.missing:
+            self.disk.make_directory(self.directory)
+            self._begin(scan.missing + 1)
+            return
         if not last or last > self.end.segment or not self.end.offset:
             if scan.unread:  # its first line is not ours: keep it as it is, and go on behind it
                 self._begin(last + 1)
@@ -431,9 +441,9 @@ def stub_of(text: bytes) -> bytes | None:
 class SegmentWriter:
     """A compacted segment, written beside the others. Use it as a context: a failure removes it."""
 
-    def __init__(self, journal: Journal, number: int, now_us: int) -> None:
+    def __init__(self, journal: Journal, number: int, now_us: int, ended: int = 0) -> None:
         self._journal, self._disk, self.number = journal, journal.disk, number
-        self._now_us = now_us
+        self._now_us, self._ended = now_us, ended
         self._path = journal.path(number).with_suffix(".part")
         self._n, self._chain, self.offset = 0, START, 0
         self._parts: list[bytes] = []
@@ -443,9 +453,9 @@ class SegmentWriter:
         self._handle = self._disk.open(self._path, write=True, create=True)
         try:
             self._disk.truncate(self._handle, 0)
-            self.add(
-                SegmentLine(self.number, self._journal.store, compacted=True, time=self._now_us)
-            )
+            line = SegmentLine(self.number, self._journal.store, compacted=True)
+            line.time, line.ended = self._now_us, self._ended
+            self.add(line)
         except BaseException:
             self._disk.close(self._handle)
             raise
@@ -511,6 +521,7 @@ class _Scan:
         self._gaps = False  # there is one among them
         self._last = end  # what the next line should follow
         self._torn: list[tuple[Fault, bytes, bool]] = []  # what could not be read since then
+        self.missing = 0  # the last segment, if it was there and is not
         self._compacted = False  # the segment is one that stands for others, without its end so far
 
     def segment(self, number: int, offset: int, until: int | None = None) -> None:
@@ -553,7 +564,7 @@ class _Scan:
         self._apply(number << _OFFSET_BITS | at, line)
         return True
 
-    def finish(self, closed: ClosedJournal) -> None:
+    def finish(self, closed: ClosedJournal, last: int) -> None:
         """The end: what was written whole and cannot be read was lost, and what is missing that the
         journal had when it was closed. What is only cut off was never acknowledged."""
         damaged = [text for _, text, _ in self._torn if was_written(text)]
@@ -564,9 +575,13 @@ class _Scan:
                 self._settle()
             return
         chain = closed.chain if closed.lines > self._last.n else chain_of(damaged[-1])
+        fault = self._torn[0][0] if self._torn else None
+        if closed.segment > last:
+            self.missing = closed.segment
+            fault = Fault(self._journal.path(closed.segment).name, "is missing")
         name = self._journal.path(self._last.segment).name
         problem = f"ends with line {self._last.n:,}; {self._last.n + missing:,} were there"
-        self._break(self._torn[0][0] if self._torn else Fault(name, problem), missing, chain)
+        self._break(fault or Fault(name, problem), missing, chain)
         n = self._last.n + missing
         self._settle()
         offset = max(self.last_byte, self.end.offset)

@@ -217,6 +217,7 @@ class SegmentLine(Change, omit_defaults=True, gc=False, tag="segment"):
     store: str = ""
     compacted: bool = False
     time: int = 0  # of the compaction
+    ended: int = 0  # how many sessions were deleted or erased until then
 
 
 class FoldedLine(Change, omit_defaults=True, gc=False, tag="folded"):

@@ -155,7 +155,7 @@ class JournaledStore(MemoryStore):
         self._inodes.clear()
         self._note_inodes(numbers)
         self.base_segment = self._first_segment(numbers)
-        start, self._reads_on = JournalEnd(self.base_segment or 1, 0), False
+        start, self._reads_on = JournalEnd(self.base_segment, 0), False
         collects = gc.isenabled()
         gc.disable()  # none of what is made here is garbage: to look for some takes longer
         try:
@@ -164,7 +164,6 @@ class JournaledStore(MemoryStore):
             if collects:
                 gc.enable()
         self._reads_on = True
-        self._ended += self._clock()  # what was counted before is counted from another number
         if self.write:
             self.finish_erasures()
             self._void_leases()
@@ -178,14 +177,15 @@ class JournaledStore(MemoryStore):
             self.faults = self.journal.scan(start, self.apply, self.lose, repair=self.write)
 
     def _first_segment(self, numbers: Sequence[int]) -> int:
-        """The newest compacted segment, which stands for those before it; else the first."""
+        """The newest compacted segment, which stands for those before it; else the first, whether
+        it is there or not."""
         self.compacted_bytes = 0
         for number in reversed(numbers):
             text = next((text for _, text, _ in self.journal.texts(number)), b"")
             if is_whole(text) and b'"compacted":true' in text:
                 self.compacted_bytes = self.disk.size(self.journal.handle(number))
                 return number
-        return min(numbers, default=0)
+        return 1
 
     def refresh(self) -> None:
         """Read what another process has written since."""
@@ -334,6 +334,7 @@ class JournaledStore(MemoryStore):
             self._apply_tomb(line)
         elif isinstance(line, SegmentLine):
             self.compacted_us = line.time or self.compacted_us
+            self._ended += line.ended
         elif isinstance(line, FoldedLine):
             pass  # it is the journal's own
         elif isinstance(line, LostLine):
@@ -581,6 +582,11 @@ class JournaledStore(MemoryStore):
     def has_row(self, row: int) -> bool:
         """True if the session is there, living or not."""
         return row in self._by_row
+
+    @property
+    def endings(self) -> int:
+        """How often a session was deleted or erased."""
+        return self._ended
 
     def uploads(self) -> list[Upload]:
         """The uploads that may be finished."""

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import structs
 
@@ -55,6 +55,7 @@ from limpet.store.protocol import (
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.system import PROCESS, in_thread, of_system
 
+SESSIONS: Final = "sessions"  # the files for people
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -309,6 +310,18 @@ class FilesStore(JournaledStore):
 
         self._check_open()
         return await in_thread(lambda: verify.examine(self, self._pace))
+
+    mirrors_to: Path | None = None  # another directory than its own
+
+    @property
+    def mirror_directory(self) -> Path | None:
+        if not self.write or self.codec.seals or self.ring_id is not None:
+            return None
+        return self.mirrors_to or self.directory / SESSIONS
+
+    @property
+    def mirror_mark(self) -> Path | None:
+        return None if self.mirrors_to is not None else self.directory / "mirror.json"
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         from limpet.store.files.backup import CapturedStore, back_up, captured_store, refuse_place

@@ -156,7 +156,7 @@ class FilesVerification:
 
 def faults_now(store: JournaledStore) -> list[Fault]:
     """Read every line of every segment: each whole, counted on and chained to the one before."""
-    return store.journal.faults(store.base_segment or 1)
+    return store.journal.faults(store.base_segment)
 
 
 def format_upgrade(installed: int) -> Check:
