@@ -392,6 +392,11 @@ def _remove(root: Path, places: Iterable[Path], gone: Callable[[Key], bool]) -> 
     for place in places:
         if place.is_dir():
             shutil.rmtree(place)
+        for above in place.parents:
+            if above == root or not above.is_relative_to(root):
+                break
+            with suppress(OSError):  # there is another session of this user, or of this app
+                above.rmdir()
     path = root / RELATIONS
     if path.exists():
         related = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])

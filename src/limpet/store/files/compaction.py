@@ -227,8 +227,6 @@ class _Moved:
             self._writer.add(FeedLine(number))
         self.next = number + 1
         line.changes, line.session = UNSET, _names(log)
-        if line.done is not None:
-            line.done = None
         _put(self._events[log.row], at, self._writer.add(line))
 
     def _snapshot(self, line: SnapshotLine) -> None:

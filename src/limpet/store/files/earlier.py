@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import StoreCorrupt
+from limpet.store.coding.bodies import UNREADABLE
 from limpet.store.coding.codec import zstd
 from limpet.store.files.disk import LogDisk
 from limpet.store.files.journal import Journal, JournalEnd, SegmentWriter
@@ -128,7 +129,7 @@ def written_again(journal: Journal, into: Path, now_us: int) -> None:
     target.store = journal.store
     target.disk.make_directory(target.directory)
     with SegmentWriter(target, number, now_us) as writer:
-        for line in EarlierStore(journal.root, journal.disk).lines():
+        for line in EarlierStore(journal.root, journal.disk).checked_lines():
             writer.add(line)
         writer.finish(JournalEnd(number, 0, 0, START))
     target.replace(number, [])
@@ -143,6 +144,11 @@ def remove_earlier(root: Path, disk: LogDisk) -> None:
     shutil.rmtree(root / BLOBS, ignore_errors=True)
 
 
+def unreadable(root: Path, problem: str) -> StoreCorrupt:
+    advice = "Keep a copy of the directory and restore a backup"
+    return StoreCorrupt(str(root), problem, advice)
+
+
 class EarlierStore:
     """One reading of such a store."""
 
@@ -150,6 +156,15 @@ class EarlierStore:
         self._root, self._disk = root, disk
         self._number = 0  # of the last event in the feed
         self._frame = lru_cache(maxsize=64)(self._unpacked)
+
+    def checked_lines(self) -> Iterator[AnyLine]:
+        """Yield the same. Raises StoreCorrupt if the index is not what was written."""
+        try:
+            yield from self.lines()
+        except (*UNREADABLE, zstd().ZstdError, ArithmeticError, struct.error) as error:
+            if isinstance(error, StoreCorrupt):
+                raise
+            raise unreadable(self._root, f"its index cannot be read ({error})") from error
 
     def lines(self) -> Iterator[AnyLine]:
         """Yield the lines of a journal that has the same in it."""
@@ -227,22 +242,18 @@ class EarlierStore:
             segments = sorted((self._root / "log").glob("????????.jsonl"))
             first = int(segments[0].stem) if segments else 1
             if first > 1 or list((self._root / "log").glob("*.zst")):
-                raise self._unreadable(f"its {CURRENT} is missing") from None
+                raise unreadable(self._root, f"its {CURRENT} is missing") from None
             return None
         except msgspec.MsgspecError as error:
-            raise self._unreadable(f"its {CURRENT} cannot be read ({error})") from error
+            raise unreadable(self._root, f"its {CURRENT} cannot be read ({error})") from error
         try:
             content = self._disk.read_file(self._root / current.index)
             if sha256(content).hexdigest() != current.sha256:
-                raise self._unreadable("the checksum of its index does not match")
+                raise unreadable(self._root, "the checksum of its index does not match")
             return msgspec.msgpack.decode(zstd().decompress(content), type=_Index)
         except (OSError, msgspec.MsgspecError, zstd().ZstdError) as error:
             problem = f"its index {current.index} cannot be read ({error})"
-            raise self._unreadable(problem) from error
-
-    def _unreadable(self, problem: str) -> StoreCorrupt:
-        advice = "Keep a copy of the directory and restore a backup"
-        return StoreCorrupt(str(self._root), problem, advice)
+            raise unreadable(self._root, problem) from error
 
     def _of_index(self, index: _Index) -> Iterator[AnyLine]:
         sessions = {each.row: each for each in index.sessions}
@@ -295,9 +306,13 @@ class EarlierStore:
         line = self._at(places, seq)
         if not isinstance(line, EventLine) or line.seq != seq:
             return None
+        head = _unpack_head(session.head)
         line.session = session.key
         if seq == session.first:
             line.floor, line.parent = session.first - 1, session.parent
+            line.created = head[3]
+        if seq == head[1]:  # what became of the head was in the index alone
+            line.active, line.facts = head[5], msgspec.Raw(msgspec.json.encode(head[6] or {}))
         return line
 
     def _of_session(self, session: _Session) -> Iterator[AnyLine]:

@@ -672,11 +672,11 @@ def read_line(text: bytes) -> tuple[Outside, AnyLine] | None:
     """Return a line and its place in the journal; None if it is not whole."""
     if not is_whole(text):
         return None
-    found = outside_of(text)
-    if found is None:
-        return None
     try:
+        found = outside_of(text)
+        if found is None:
+            return None
         line: AnyLine = decode_event(text) if found[0] == b"event" else decode_any(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError):
         return None
     return found[1], line

@@ -391,6 +391,9 @@ class JournaledStore(MemoryStore):
             return
         if line.input or line.processes:
             log.note(line.seq, line.time, line.processes, input=line.input)
+        if line.done is not None:
+            log.pending.pop(line.seq, None)
+            log.processed[line.seq] = line.done
         if line.mac:
             log.mac = bytes.fromhex(line.mac)
         size = len(line.body) if line.body is not UNSET else len(line.packed)
