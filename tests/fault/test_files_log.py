@@ -620,7 +620,7 @@ async def test_an_erasure_that_failed_is_done_when_it_is_asked_for_again(
         await lp.maintenance.compact()
         for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(journal_module.Journal, "rewrite", _refused)
+                patched.setattr(journal_module.JournalFiles, "rewrite", _refused)
                 with pytest.raises(StoreFailed):
                     await lp.erase(APP, USER, "s1")
         await lp.erase(APP, USER, "s1")

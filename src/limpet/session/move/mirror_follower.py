@@ -38,9 +38,9 @@ _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
 _NOTES: Final = ("session", "own")  # what names of documents begin with that a session keeps
 
 
-class _Mark(msgspec.Struct, frozen=True):
-    """How far a mirror has come: the store, the position in its feed, and what says that a session
-    has ended."""
+class _MirrorMark(msgspec.Struct, frozen=True):
+    """The place up to which a mirror has come: the store, the position in its feed, and the text
+    that is another once a session has ended."""
 
     store: str
     position: str
@@ -65,7 +65,7 @@ class MirrorFollower:
         self._store: Store = store
         self._feed: Feed = store
         self._path = mark or directory / MARK
-        self._mark: _Mark | None = None
+        self._mark: _MirrorMark | None = None
         self._is_read = False  # the mark
         self._pulse: int | None = None
         self._known: Known = {}
@@ -119,7 +119,7 @@ class MirrorFollower:
             await in_thread(lambda: remove_mirrored_user(self._directory, app, user))
 
     def check(self) -> Check:
-        """What the doctor says of it."""
+        """The check that the doctor shows."""
         if not self.problem:
             return Check("mirror", f"the files in {self._directory} follow the store")
         advice = "Make room or name another directory; it is tried again and again meanwhile."
@@ -147,10 +147,10 @@ class MirrorFollower:
         ended = (await self._feed.touched(position)).ended
         written = await mirror(self._services, self._directory, None, None, self._known)
         await self._remove_gone()
-        await self._note(_Mark(identity, position, ended))
+        await self._note(_MirrorMark(identity, position, ended))
         return written
 
-    async def _write_since(self, mark: _Mark) -> Mirrored:
+    async def _write_since(self, mark: _MirrorMark) -> Mirrored:
         keys: dict[Key, None] = {}
         position, ended, more = mark.position, mark.ended, True
         while more:
@@ -164,7 +164,7 @@ class MirrorFollower:
         if ended != mark.ended:
             await self._remove_gone()
         if (position, ended) != (mark.position, mark.ended):
-            await self._note(_Mark(mark.store, position, ended))
+            await self._note(_MirrorMark(mark.store, position, ended))
         return written
 
     async def _remove_gone(self) -> None:
@@ -184,13 +184,13 @@ class MirrorFollower:
                 self._known.pop(key, None)
             await in_thread(lambda: remove_mirrored(self._directory, gone))
 
-    def _read_mark(self) -> _Mark | None:
+    def _read_mark(self) -> _MirrorMark | None:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Mark)
+            return msgspec.json.decode(self._path.read_bytes(), type=_MirrorMark)
         except (OSError, msgspec.DecodeError):
             return None
 
-    async def _note(self, mark: _Mark) -> None:
+    async def _note(self, mark: _MirrorMark) -> None:
         def write() -> None:
             part = self._path.with_name(f"{self._path.name}.part")
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ class WrittenSession:
         return self._text
 
 
-class View:
+class JournalView:
     """The planner's view of a store with a journal: its tables, and which sessions it asked for."""
 
     __slots__ = ("_tables", "ended", "link_at", "names", "pending", "recorded", "scope", "sessions")
@@ -106,14 +106,14 @@ class View:
         return self._tables.scopes(app, user)
 
 
-class Batch:
-    """What one write has. A refused caller leaves nothing in it."""
+class JournalBatch:
+    """The lines of one write. A refused caller leaves nothing in it."""
 
     def __init__(
         self, tables: MemoryTables, codec: Codec, now_us: int, salt: Callable[[], bytes]
     ) -> None:
         self._tables, self._codec = tables, codec
-        self.view = View(tables)
+        self.view = JournalView(tables)
         self.plan = Plan(self.view, now_us, salt)
         self.groups: list[Sequence[AnyLine | PlainLine]] = []
         self._sessions = self.view.sessions

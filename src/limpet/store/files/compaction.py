@@ -125,9 +125,9 @@ class Compaction:
             if number < self._store.base_segment:
                 continue
             for at, text, _ in journal.texts(number):
-                found = read_line(text)
-                if found is not None:
-                    yield found[1], place_of(number, at)
+                read = read_line(text)
+                if read is not None:
+                    yield read[1], place_of(number, at)
 
     def _set_aside(self, old: list[int]) -> None:
         """Keep a copy of segments in which something cannot be read, before they go."""
@@ -139,7 +139,7 @@ class Compaction:
                 journal.disk.put_file(path.with_name(f"{path.name}{DAMAGED}"), content)
 
     def _standing(self) -> Iterator[AnyLine]:
-        """What stands beside the events: of sessions, and of the store."""
+        """The lines that stand beside the events: of sessions, and of the store."""
         store = self._store
         for log in store.logs():
             head, row = log.head, log.row
@@ -171,7 +171,7 @@ class Compaction:
 
 
 class _Moved:
-    """What was written again, and where it is now."""
+    """The lines that were written again, and where each is now."""
 
     def __init__(self, store: JournaledStore, writer: SegmentWriter) -> None:
         self._store, self._writer = store, writer

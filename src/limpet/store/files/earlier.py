@@ -22,7 +22,7 @@ from limpet.errors import StoreCorrupt
 from limpet.store.coding.bodies import UNREADABLE
 from limpet.store.coding.codec import zstd
 from limpet.store.files.disk import LogDisk
-from limpet.store.files.journal import Journal, JournalEnd, SegmentWriter
+from limpet.store.files.journal import JournalEnd, JournalFiles, SegmentWriter
 from limpet.store.files.lines import (
     START,
     AnyLine,
@@ -64,7 +64,7 @@ class _Outside(msgspec.Struct):
     begins: bool = False
 
 
-class _Session(msgspec.Struct, array_like=True):
+class _EarlierSession(msgspec.Struct, array_like=True):
     row: int
     key: tuple[str, str, str]
     head: bytes
@@ -105,7 +105,7 @@ class _Index(msgspec.Struct, array_like=True):
     feed: bytes
     feed_first: int
     feed_frames: list[tuple[int, int]]
-    sessions: list[_Session]
+    sessions: list[_EarlierSession]
     names: list[_Name]
     erased: list[tuple[bytes, int, bytes, int, int]]
     marks: list[tuple[str, str, int, int]]
@@ -121,11 +121,11 @@ class _FeedFrame(msgspec.Struct):
     entries: list[int]
 
 
-def written_again(journal: Journal, into: Path, now_us: int) -> None:
+def written_again(journal: JournalFiles, into: Path, now_us: int) -> None:
     """Write a store of an earlier format into a compacted segment in a directory. Raises
     StoreCorrupt, OSError."""
     number = max(journal.segments(), default=0) + 1
-    target = Journal(into, journal.disk, write=True)
+    target = JournalFiles(into, journal.disk, write=True)
     target.store = journal.store
     target.disk.make_directory(target.directory)
     with SegmentWriter(target, number, now_us) as writer:
@@ -279,8 +279,8 @@ class EarlierStore:
         for name in index.names:
             places = _Places(name.frames, name.single, 1, name.single_first)
             for version in range(1, places.last + 1):
-                if (found := self._at(places, version)) is not None:
-                    yield found
+                if (written := self._at(places, version)) is not None:
+                    yield written
         for mark, version, link, at_us, kept in index.erased:
             yield EraseChange(certificates=((mark.hex(), version, link.hex(), at_us, kept),))
         for space, of, value, until in index.marks:
@@ -301,7 +301,7 @@ class EarlierStore:
         for number, item in enumerate(_numbers(index.feed), index.feed_first):
             yield number, item >> 32, item & 0xFFFF_FFFF
 
-    def _event(self, session: _Session, seq: int) -> EventLine | None:
+    def _event(self, session: _EarlierSession, seq: int) -> EventLine | None:
         places = _Places(session.frames, session.single, session.first, session.single_first)
         line = self._at(places, seq)
         if not isinstance(line, EventLine) or line.seq != seq:
@@ -315,7 +315,7 @@ class EarlierStore:
             line.active, line.facts = head[5], msgspec.Raw(msgspec.json.encode(head[6] or {}))
         return line
 
-    def _of_session(self, session: _Session) -> Iterator[AnyLine]:
+    def _of_session(self, session: _EarlierSession) -> Iterator[AnyLine]:
         row = session.row
         head = _unpack_head(session.head)
         uid, version, link, created, updated, active, _, floor, *lease = head
@@ -327,8 +327,8 @@ class EarlierStore:
         else:
             yield LeaseChange(row, fence, lease_us, worker, since)
         for _, place in _pairs(session.snapshots) if session.living else ():
-            if (found := self._line(place)) is not None:
-                yield found
+            if (line := self._line(place)) is not None:
+                yield line
         for number, seq in (session.pins or {}).items():
             yield PinChange(row, seq, number)
         if session.cold:
@@ -344,10 +344,10 @@ class EarlierStore:
     # --- places --------------------------------------------------------------------------------
 
     def _at(self, places: _Places, number: int) -> AnyLine | None:
-        found = places.find(number)
-        if found is None:
+        place_in = places.find(number)
+        if place_in is None:
             return None
-        place, at = found
+        place, at = place_in
         if at < 0:
             return self._line(place)
         frame = self._frame(place)

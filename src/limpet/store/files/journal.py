@@ -103,7 +103,7 @@ def segment_of(place: int) -> int:
     return place >> _OFFSET_BITS
 
 
-class Journal:
+class JournalFiles:
     """The segments of one store. Not thread-safe: callers see to it."""
 
     def __init__(self, directory: Path, disk: LogDisk, *, write: bool) -> None:
@@ -281,7 +281,7 @@ class Journal:
         return sorted(int(n[:8]) for n in names if len(n) == 14 and n.endswith(".jsonl"))
 
     def inode(self, number: int) -> int:
-        """What is another once the segment was written again; 0 if it is not there."""
+        """A number that is another once the segment was written again; 0 if it is not there."""
         try:
             return self.path(number).stat().st_ino
         except FileNotFoundError:
@@ -427,11 +427,11 @@ class Journal:
 
 
 def stub_of(text: bytes) -> bytes | None:
-    """What stands in the place of a line that is erased: as long, and nothing of it is left. None
-    for one that is too short for that: it has numbers alone."""
-    found = outside_of(text)
-    assert found is not None, "a whole line"
-    op, outside = found
+    """The line that stands in the place of one that is erased: as long, and nothing of it is left.
+    None for one that is too short for that: it has numbers alone."""
+    read = outside_of(text)
+    assert read is not None, "a whole line"
+    op, outside = read
     line = ErasedLine(f"{whose(decode_any(text))}.{crc_of(text)}", op == b"event")
     stub = text_of(line, outside.n, outside.chain, left=outside.left, begins=outside.begins)
     put, _ = finished(stub, pad=len(text) + 1)
@@ -441,7 +441,7 @@ def stub_of(text: bytes) -> bytes | None:
 class SegmentWriter:
     """A compacted segment, written beside the others. Use it as a context: a failure removes it."""
 
-    def __init__(self, journal: Journal, number: int, now_us: int, ended: int = 0) -> None:
+    def __init__(self, journal: JournalFiles, number: int, now_us: int, ended: int = 0) -> None:
         self._journal, self._disk, self.number = journal, journal.disk, number
         self._now_us, self._ended = now_us, ended
         self._path = journal.path(number).with_suffix(".part")
@@ -507,7 +507,7 @@ class _Scan:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: JournalFiles,
         apply: Callable[[int, AnyLine], None],
         lose: Callable[[Loss], None],
         end: JournalEnd,
@@ -531,11 +531,11 @@ class _Scan:
             if until is not None and at >= until:
                 return
             self.last_byte = at + len(text) + 1
-            found = read_line(text)
-            if found is None:
+            read = read_line(text)
+            if read is None:
                 self._torn.append((Fault(name, f"is damaged at byte {at:,}"), text, ended))
                 continue
-            outside, line = found
+            outside, line = read
             if self._goes_on(number, at, text, outside, line):
                 first = False
                 continue
@@ -662,7 +662,7 @@ def _begins(line: AnyLine, number: int) -> bool:
 
 
 def chain_of(text: bytes) -> str:
-    """What would follow a damaged line, by what it says itself."""
+    """The chain of the line that would follow a damaged one, by what it says itself."""
     owner = owner_by_text(text)
     crc = text[-10:-2].decode(errors="replace")
     return "*." if owner is None else f"{owner[0].row}.{owner[0].seq}.{crc}"
@@ -673,10 +673,10 @@ def read_line(text: bytes) -> tuple[Outside, AnyLine] | None:
     if not is_whole(text):
         return None
     try:
-        found = outside_of(text)
-        if found is None:
+        read = outside_of(text)
+        if read is None:
             return None
-        line: AnyLine = decode_event(text) if found[0] == b"event" else decode_any(text)
+        line: AnyLine = decode_event(text) if read[0] == b"event" else decode_any(text)
     except (msgspec.MsgspecError, ValueError):
         return None
-    return found[1], line
+    return read[1], line

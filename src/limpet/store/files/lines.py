@@ -33,7 +33,6 @@ from msgspec import UNSET, Raw, UnsetType
 from limpet.model import ABSENT, encode, ops, scope_of
 from limpet.store.coding.codec import Damaged
 from limpet.store.memory.changes import (
-    Change,
     ColdChange,
     EndChange,
     EraseChange,
@@ -42,6 +41,7 @@ from limpet.store.memory.changes import (
     Names,
     PinChange,
     RingChange,
+    StoreChange,
     TakeChange,
 )
 
@@ -54,7 +54,7 @@ _PLAIN: Final = frozenset((int, float, bool, type(None)))
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class PackedLine(Change, omit_defaults=True, gc=False):
+class PackedLine(StoreChange, omit_defaults=True, gc=False):
     """A line with a body: `body` if it is plain JSON, else `packed`, with `flags` and `sum`."""
 
     body: Raw | UnsetType = UNSET
@@ -171,14 +171,14 @@ class BlobLine(PackedLine, omit_defaults=True, gc=False, tag="blob"):
     upload: str = ""
 
 
-class MacLine(Change, omit_defaults=True, gc=False, tag="mac"):
+class MacLine(StoreChange, omit_defaults=True, gc=False, tag="mac"):
     """The session's keys vouch for its head as it stands."""
 
     row: int = 0
     mac: str = ""
 
 
-class TombLine(Change, omit_defaults=True, gc=False, tag="tomb"):
+class TombLine(StoreChange, omit_defaults=True, gc=False, tag="tomb"):
     """A session that ended, as compaction leaves it: its head, without its events."""
 
     row: int = 0
@@ -191,26 +191,26 @@ class TombLine(Change, omit_defaults=True, gc=False, tag="tomb"):
     ending: str = "deleted"
 
 
-class FeedLine(Change, omit_defaults=True, gc=False, tag="feed"):
+class FeedLine(StoreChange, omit_defaults=True, gc=False, tag="feed"):
     """The next event has this number in the feed: those before it are gone."""
 
     first: int = 0
 
 
-class LostLine(Change, omit_defaults=True, gc=False, tag="lost"):
+class LostLine(StoreChange, omit_defaults=True, gc=False, tag="lost"):
     """Lines of this session could not be read. Row 0: nobody knows whose they were."""
 
     row: int = 0
 
 
-class AcceptLine(Change, omit_defaults=True, gc=False, tag="accept"):
+class AcceptLine(StoreChange, omit_defaults=True, gc=False, tag="accept"):
     """A person has decided to go on without what was lost of a session. Row 0: with what nobody
     knows whose it was."""
 
     row: int = 0
 
 
-class SegmentLine(Change, omit_defaults=True, gc=False, tag="segment"):
+class SegmentLine(StoreChange, omit_defaults=True, gc=False, tag="segment"):
     """The first line of a segment. One that is `compacted` stands for all with smaller numbers."""
 
     number: int = 0
@@ -220,14 +220,14 @@ class SegmentLine(Change, omit_defaults=True, gc=False, tag="segment"):
     ended: int = 0  # how many sessions were deleted or erased until then
 
 
-class FoldedLine(Change, omit_defaults=True, gc=False, tag="folded"):
+class FoldedLine(StoreChange, omit_defaults=True, gc=False, tag="folded"):
     """The last line of a compacted segment: what the first of the next one follows."""
 
     lines: int = 0
     next: str = ""
 
 
-class ErasedLine(Change, omit_defaults=True, gc=False, tag="erased"):
+class ErasedLine(StoreChange, omit_defaults=True, gc=False, tag="erased"):
     """Stands where a line was that was erased. `was` is what the chain goes on with; `event` tells
     the feed that an event was here."""
 
@@ -311,14 +311,14 @@ def was_written(text: bytes) -> bool:
 
 def owner_by_text(text: bytes) -> tuple[Owned, Names] | None:
     """Whose a damaged line says that it is. That may be damaged, too."""
-    found = _NAMED.search(text)
-    if found is None:
+    match = _NAMED.search(text)
+    if match is None:
         return None
     try:
-        names = msgspec.json.decode(found[2], type=Names)
+        names = msgspec.json.decode(match[2], type=Names)
     except msgspec.MsgspecError:
         return None
-    return Owned(int(found[1]), int(found[3] or 0)), names
+    return Owned(int(match[1]), int(match[3] or 0)), names
 
 
 # --- the outside of a line -----------------------------------------------------------------------
@@ -338,11 +338,11 @@ class Outside(NamedTuple):
 
 
 def outside_of(text: bytes) -> tuple[bytes, Outside] | None:
-    """What kind of line it is, and its place."""
-    found = _OUTSIDE.match(text)
-    if found is None:
+    """The kind of a line, and its place."""
+    match = _OUTSIDE.match(text)
+    if match is None:
         return None
-    op, n, chain, left, begins = found.groups()
+    op, n, chain, left, begins = match.groups()
     return op, Outside(int(n), chain.decode(), int(left) if left else 0, begins is not None)
 
 

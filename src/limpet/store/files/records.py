@@ -46,7 +46,7 @@ from limpet.store.coding.bodies import (
 )
 from limpet.store.coding.codec import SEALED, Codec, Damaged
 from limpet.store.coding.seal import Awaited, scope_owner
-from limpet.store.files.journal import Journal
+from limpet.store.files.journal import JournalFiles
 from limpet.store.files.lines import (
     AnyLine,
     BaseLine,
@@ -67,9 +67,9 @@ MISSING: Final = 0  # the place of an event that is not there
 
 
 class Reader:
-    """What the logs of a store share: the journal, the codec, and what is remembered."""
+    """The things that the logs of a store share: the journal, the codec, and what is remembered."""
 
-    def __init__(self, journal: Journal, codec: Codec) -> None:
+    def __init__(self, journal: JournalFiles, codec: Codec) -> None:
         self.journal, self.codec, self.cache = journal, codec, Cache()
         self.ids: dict[int, dict[str, int]] = {}  # by row: the seq of each id
         self.link: tuple[int, int, bytes] = (0, 0, b"")  # row and seq of the last line, its link

@@ -30,9 +30,17 @@ from limpet.store.blobs import BlobRow
 from limpet.store.clock import Clock
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import UNHELD, Codec
-from limpet.store.files.batch import Batch
+from limpet.store.files.batch import JournalBatch
 from limpet.store.files.disk import LogDisk
-from limpet.store.files.journal import CLOSED, Fault, Journal, JournalEnd, Loss, place_of, stub_of
+from limpet.store.files.journal import (
+    CLOSED,
+    Fault,
+    JournalEnd,
+    JournalFiles,
+    Loss,
+    place_of,
+    stub_of,
+)
 from limpet.store.files.lines import (
     AcceptLine,
     AnyLine,
@@ -55,7 +63,7 @@ from limpet.store.files.lines import (
 )
 from limpet.store.files.records import JournaledLog, JournaledName, Reader
 from limpet.store.marks import Mark
-from limpet.store.memory.changes import Change, EraseChange, Names
+from limpet.store.memory.changes import EraseChange, Names, StoreChange
 from limpet.store.memory.store import MemoryStore
 from limpet.store.memory.tables import MemoryLog, Upload
 from limpet.store.protocol import Erasure
@@ -94,7 +102,7 @@ class JournaledStore(MemoryStore):
         self, directory: Path, disk: LogDisk, codec: Codec, clock: Clock | None, *, write: bool
     ) -> None:
         self.directory, self.disk, self.codec, self.write = directory, disk, codec, write
-        self.journal = Journal(directory, disk, write=write)
+        self.journal = JournalFiles(directory, disk, write=write)
         self.reader = Reader(self.journal, codec)
         self.lock = threading.RLock()
         self.faults: list[Fault] = []
@@ -139,7 +147,7 @@ class JournaledStore(MemoryStore):
             copy = Path(self._copy.name)
             earlier.written_again(self.journal, copy, self._clock())
             self.journal.close()
-            self.journal = self.reader.journal = Journal(copy, self.disk, write=False)
+            self.journal = self.reader.journal = JournalFiles(copy, self.disk, write=False)
             return
         earlier.written_again(self.journal, self.directory, self._clock())
         self.disk.unlink(self.directory / CLOSED)
@@ -351,7 +359,7 @@ class JournaledStore(MemoryStore):
         elif isinstance(line, ChunkLine):
             self._add_chunk(line.row, line.upload, line.time, place)
         elif isinstance(line, BlobLine):
-            upload = self._uploads.pop(line.upload, None)
+            upload = self.begun_uploads.pop(line.upload, None)
             if isinstance(log, JournaledLog):
                 packed = (line.flags, line.stored, line.sum)
                 hash = bytes.fromhex(line.hash)
@@ -364,7 +372,7 @@ class JournaledStore(MemoryStore):
         elif isinstance(line, MacLine):
             if isinstance(log, JournaledLog):
                 log.mac = bytes.fromhex(line.mac)
-        elif isinstance(line, Change):
+        elif isinstance(line, StoreChange):
             self._apply(line)  # type: ignore[arg-type]  # one of the memory store's
 
     def _apply_event(self, place: int, line: EventLine) -> None:
@@ -438,7 +446,7 @@ class JournaledStore(MemoryStore):
 
     # --- what a batch leaves -------------------------------------------------------------------
 
-    def settle(self, batch: Batch, places: Sequence[int]) -> list[JournaledLog]:
+    def settle(self, batch: JournalBatch, places: Sequence[int]) -> list[JournaledLog]:
         """The lines of a batch are durable: apply it; the sessions that were written to."""
         plan = batch.plan
         rows = {key: each.row for key, each in batch.view.sessions.items()}
@@ -570,10 +578,6 @@ class JournaledStore(MemoryStore):
         named = self._names.items()
         return [((*of, n), each) for of, names in named for n, each in names.items()]  # type: ignore[misc]  # ours
 
-    def found(self, key: Key) -> MemoryLog:
-        """The living session. Raises SessionNotFound and others."""
-        return self._living(key)
-
     def living_keys(self) -> list[Key]:
         """The keys of all living sessions."""
         return list(self._kept)
@@ -588,12 +592,12 @@ class JournaledStore(MemoryStore):
 
     @property
     def endings(self) -> int:
-        """How often a session was deleted or erased."""
+        """The number of sessions that were deleted or erased."""
         return self._ended
 
     def uploads(self) -> list[Upload]:
         """The uploads that may be finished."""
-        return list(self._uploads.values())
+        return list(self.begun_uploads.values())
 
     def erasures(self) -> list[Erasure]:
         """The certificates of what was erased."""
@@ -602,7 +606,7 @@ class JournaledStore(MemoryStore):
     def living_marks(self) -> list[Mark]:
         """The marks that have not ended."""
         now_us = self.now_us()
-        return [mark for mark in self._marks.values() if mark.until_us > now_us]
+        return [mark for mark in self.kept_marks.values() if mark.until_us > now_us]
 
     @property
     def ring_id(self) -> str | None:
@@ -633,7 +637,7 @@ class JournaledStore(MemoryStore):
 
 
 class JournaledBlob(NamedTuple):
-    """How a blob is stored, and the places of its chunks and its line."""
+    """The stored form of a blob, and the places of its chunks and its line."""
 
     blob: BlobRow
     chunks: list[int]

@@ -172,7 +172,7 @@ class FilesStore(JournaledStore):
         log = self._kept.get(key)
         return None if log is None else log.head.uid
 
-    async def _change(self, decide: Callable[[], Decision[T]], asked: Asked = "change") -> T:
+    async def change(self, decide: Callable[[], Decision[T]], asked: Asked = "change") -> T:
         """Decide, write and sync, then apply: on the writer's thread, between two batches."""
 
         def run(writer: FilesWriter) -> T:
@@ -213,7 +213,7 @@ class FilesStore(JournaledStore):
 
     async def accept_head(self, key: Key) -> bool:
         def decide() -> Decision[bool]:
-            log = self._living(key)
+            log = self.living(key)
             assert isinstance(log, JournaledLog)
             if log.holds:
                 return False, ()
@@ -223,7 +223,7 @@ class FilesStore(JournaledStore):
             lines: Any = [MacLine(log.row, mac.hex())]
             return True, lines
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     # --- reading: the memory store's, when the keys are there ----------------------------------
 
@@ -261,20 +261,20 @@ class FilesStore(JournaledStore):
 
     @_reading
     async def head(self, key: Key) -> Head:
-        log = self._living(key)
+        log = self.living(key)
         assert isinstance(log, JournaledLog)
         if log.cached is None and not log.holds:  # what is cached was compared
             raise SessionCorrupt(key, f"its head {UNHELD}")
         return log.head
 
-    def _check_open(self) -> None:
-        super()._check_open()
+    def check_open(self) -> None:
+        super().check_open()
         if self._pid_forks != PROCESS.forks:
             raise StoreForked
 
     def look_now(self, query: Callable[[], T]) -> T:
         """Run a read, with errors of the system translated."""
-        self._check_open()
+        self.check_open()
         where = str(self.directory)
         try:
             return self.look(query)
@@ -296,7 +296,7 @@ class FilesStore(JournaledStore):
         from limpet.store.coding.seal import Unavailable
         from limpet.store.files.verify import FilesVerification
 
-        self._check_open()
+        self.check_open()
         self.sealer.doubt()  # as a process would see it that opens the store now
         codec = self.codec.waiting(asyncio.get_running_loop())
         reading = FilesVerification(self, codec)
@@ -308,7 +308,7 @@ class FilesStore(JournaledStore):
     async def examine(self) -> tuple[Check, ...]:
         from limpet.store.files import verify
 
-        self._check_open()
+        self.check_open()
         return await in_thread(lambda: verify.examine(self, self._pace))
 
     mirrors_to: Path | None = None  # another directory than its own
@@ -326,7 +326,7 @@ class FilesStore(JournaledStore):
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         from limpet.store.files.backup import CapturedStore, back_up, captured_store, refuse_place
 
-        self._check_open()
+        self.check_open()
         refuse_place(target)
         if self._lock is None:
             captured = captured_store(self, self.look_now)
@@ -367,7 +367,7 @@ class FilesStore(JournaledStore):
 
     def _write(self) -> FilesWriter:
         if not self._open or self._pid_forks != PROCESS.forks:
-            self._check_open()
+            self.check_open()
         writer = self._writer
         if writer is None or writer.jobs.failure is not None:
             if self.codec.locked:

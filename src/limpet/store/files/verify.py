@@ -37,7 +37,7 @@ class FilesVerification:
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         findings: list[Finding] = []
         if key is not None:
-            self._read(lambda: self._store.found(key))
+            self._read(lambda: self._store.living(key))
             findings = self._checked(key)
             return Report(1, self._events, tuple(findings))
         findings += self._read(lambda: list(self._files()))
@@ -178,15 +178,15 @@ def examine(store: JournaledStore, pace: Pace) -> tuple[Check, ...]:
     checks = [Check("log", text)]
     refused = [str(key) for key in store.refused()]
     if store.faults or refused or store.unknown:
-        found = [f"{fault.file} {fault.problem}" for fault in store.faults]
-        found += [f"{key} {_LOST}" for key in refused[:3]]
-        found += [_UNKNOWN] if store.unknown else []
+        problems = [f"{fault.file} {fault.problem}" for fault in store.faults]
+        problems += [f"{key} {_LOST}" for key in refused[:3]]
+        problems += [_UNKNOWN] if store.unknown else []
         advice = (
             "Sessions that limpet verify does not name are whole. Keep a copy of the directory; "
             "then restore a backup, copy the whole sessions with limpet copy, or go on without "
             "what is lost by opening the store once with ?damage=accept."
         )
-        checks.append(Check("files", "; ".join(found[:4]), "problem", advice))
+        checks.append(Check("files", "; ".join(problems[:4]), "problem", advice))
     else:
         checks.append(Check("files", "every line is there"))
     if store.format < FORMAT:

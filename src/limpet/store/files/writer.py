@@ -28,7 +28,7 @@ from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.coding.codec import Damaged
 from limpet.store.coding.seal import Awaited, Unready
-from limpet.store.files.batch import Batch, snapshot_line
+from limpet.store.files.batch import JournalBatch, snapshot_line
 from limpet.store.files.compaction import Compaction
 from limpet.store.files.journal import Group
 from limpet.store.files.lines import AnyLine
@@ -182,7 +182,7 @@ class FilesWriter(threading.Thread):
         with store.lock:
             self._resettle()
             self._writing = True
-            batch = Batch(store, store.codec, store.now_us(), self._salt)
+            batch = JournalBatch(store, store.codec, store.now_us(), self._salt)
             for job in jobs:
                 try:
                     answers.append((job, batch.add(job.commits), None))

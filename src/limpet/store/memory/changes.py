@@ -1,4 +1,4 @@
-"""What a store remembers besides events: each change of it as a value.
+"""Changes of what a store remembers besides events, each as a value.
 
 A verb decides on changes, writes them down where the store keeps a journal, and only then applies
 them. In the journal each is a JSON line, so what is applied when a store is opened is what was
@@ -18,11 +18,11 @@ Names: TypeAlias = tuple[str, str, str]  # app, user and id of a session
 Certificate: TypeAlias = tuple[str, int, str, int, int]
 
 
-class Change(msgspec.Struct, omit_defaults=True, gc=False, tag_field="op"):
+class StoreChange(msgspec.Struct, omit_defaults=True, gc=False, tag_field="op"):
     """One change. Sessions are named by their rows: a row is never used again."""
 
 
-class LeaseChange(Change, tag="lease"):
+class LeaseChange(StoreChange, tag="lease"):
     """A lease was given, or came back. It is in no event."""
 
     row: int
@@ -32,7 +32,7 @@ class LeaseChange(Change, tag="lease"):
     leased_us: int | None = None
 
 
-class PinChange(Change, tag="pin"):
+class PinChange(StoreChange, tag="pin"):
     """The state after event `seq` is checkpoint `number`; without a number it is one no more."""
 
     row: int
@@ -40,7 +40,7 @@ class PinChange(Change, tag="pin"):
     number: int = 0
 
 
-class ColdChange(Change, tag="cold"):
+class ColdChange(StoreChange, tag="cold"):
     """The feed has no events up to `upto`, but those in `hot`."""
 
     row: int
@@ -48,7 +48,7 @@ class ColdChange(Change, tag="cold"):
     hot: tuple[int, ...] = ()
 
 
-class EndChange(Change, tag="end"):
+class EndChange(StoreChange, tag="end"):
     """The session was deleted, or moved away."""
 
     row: int
@@ -56,7 +56,7 @@ class EndChange(Change, tag="end"):
     ending: str = "deleted"
 
 
-class TakeChange(Change, tag="take"):
+class TakeChange(StoreChange, tag="take"):
     """The session has another key from now on."""
 
     row: int
@@ -64,7 +64,7 @@ class TakeChange(Change, tag="take"):
     fence: int = 0
 
 
-class EraseChange(Change, tag="erase"):
+class EraseChange(StoreChange, tag="erase"):
     """These sessions, and all names that an owner had before, are forgotten; certificates stay."""
 
     rows: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class EraseChange(Change, tag="erase"):
     owner: str | tuple[str, str] = ""  # the hash of its name; in format 1 of the journal the name
 
 
-class MarkChange(Change, tag="mark"):
+class MarkChange(StoreChange, tag="mark"):
     """A mark; with `until` 0 it is gone."""
 
     space: str = ""
@@ -81,7 +81,7 @@ class MarkChange(Change, tag="mark"):
     until: int = 0
 
 
-class ChunkChange(Change, tag="chunk"):
+class ChunkChange(StoreChange, tag="chunk"):
     """The next chunk of an upload, which nobody sees."""
 
     row: int
@@ -91,7 +91,7 @@ class ChunkChange(Change, tag="chunk"):
     data: bytes = b""
 
 
-class BlobChange(Change, tag="blob"):
+class BlobChange(StoreChange, tag="blob"):
     """An upload is complete: the session has this blob."""
 
     row: int
@@ -100,7 +100,7 @@ class BlobChange(Change, tag="blob"):
     blob: Blob
 
 
-class RingChange(Change, tag="ring"):
+class RingChange(StoreChange, tag="ring"):
     """The key ring that the store is sealed with."""
 
     ring: str = ""

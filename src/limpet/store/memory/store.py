@@ -122,7 +122,7 @@ class MemoryStore(Leasing):
         self.marks: Marks = MemoryMarks(self)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        self._check_open()
+        self.check_open()
         plan = Plan(self, self._clock(), lambda: os.urandom(SALT_BYTES))
         try:
             answers = plan.add(commits)
@@ -142,13 +142,13 @@ class MemoryStore(Leasing):
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
-        self._check_open()
+        self.check_open()
         return self._load(key, tail, since_us, scopes=scopes)
 
     def _load(
         self, key: Key, tail: int, since_us: int | None = None, *, scopes: bool = True
     ) -> Loaded:
-        kept = self._living(key)
+        kept = self.living(key)
         names = self.scopes(key.app, key.user) if scopes else Scopes()
         checkpoint = self._checkpoint(key) if scopes else None
         fold = kept.fold
@@ -161,7 +161,7 @@ class MemoryStore(Leasing):
         return Loaded(*state, events, damaged, checkpoint, fold.texts)
 
     async def head(self, key: Key) -> Head:
-        return self._living(key).head
+        return self.living(key).head
 
     def _checkpoint(self, key: Key) -> LastCheckpoint:
         log = self._kept.get(checkpoints_of(key))
@@ -175,17 +175,17 @@ class MemoryStore(Leasing):
         return tuple(sessions)
 
     async def _load_some(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
-        self._check_open()
+        self.check_open()
         return [self._load(k, tail) if k in self._kept else None for k in keys]
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        return self._whole(key, seq, self._present(key).fold_at(self._at(key, seq)))
+        return self._whole(key, seq, self.present(key).fold_at(self._at(key, seq)))
 
     async def rung(self, key: Key, seq: int) -> Fold:
-        return self._whole(key, seq, self._present(key).rung(self._at(key, seq)))
+        return self._whole(key, seq, self.present(key).rung(self._at(key, seq)))
 
     def _at(self, key: Key, seq: int) -> int:
-        if not self._present(key).has(seq):
+        if not self.present(key).has(seq):
             raise InvalidInput(f"session {key} has no event {seq}.")
         return seq
 
@@ -199,7 +199,7 @@ class MemoryStore(Leasing):
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        kept = self._present(key)
+        kept = self.present(key)
         version = kept.head.version
         seqs = range(min(after - 1 if after else version, version), 0, -1)
         if not reverse:
@@ -208,16 +208,16 @@ class MemoryStore(Leasing):
         return page(kept.sized(seq) for seq in islice(matching, limit))
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        kept = self._present(key)
+        kept = self.present(key)
         seqs = [kept.seq_of(id) for id in ids]
         return tuple([kept.event(seq) for seq in seqs if seq is not None])
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        kept = self._present(key)
+        kept = self.present(key)
         return page(kept.sized(seq) for seq in sorted(kept.pending)[:limit])
 
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
-        kept = self._living(key)
+        kept = self.living(key)
         room = PageBytes()
         events: list[ChainedEvent] = []
         for seq in range(max(after, kept.floor) + 1, kept.head.version + 1):
@@ -229,34 +229,34 @@ class MemoryStore(Leasing):
         return tuple(events)
 
     async def base(self, key: Key) -> Base | None:
-        return self._living(key).base
+        return self.living(key).base
 
     async def keys_with(self, uid: str) -> tuple[Key, ...]:
-        self._check_open()
+        self.check_open()
         return tuple([key for key, log in self._kept.items() if log.head.uid == uid])
 
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
-        self._check_open()
+        self.check_open()
         owners = [owner for owner in self._names if app in (None, owner[0])]
         return tuple(sorted(owner for owner in owners if after is None or owner > after)[:limit])
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
-        self._check_open()
+        self.check_open()
         mine = self._names.get((app, user), {})
         return {name: each.value(each.last) for name, each in mine.items()}
 
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
     ) -> tuple[Event, ...]:
-        kept = self._present(key)
+        kept = self.present(key)
         seqs = range(min(before - 1, kept.head.version), after, -1)
         sized = (kept.sized(seq) for seq in seqs)
         return page(islice((each for each in sized if is_naming(each[0], name)), limit))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        kept = self._present(key)
+        kept = self.present(key)
         by_name = {name: self._since(kept, key, seq, name) for name in names}
         return {name: since for name, since in by_name.items() if since is not None}
 
@@ -290,7 +290,7 @@ class MemoryStore(Leasing):
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page[Head]:
-        self._check_open()
+        self.check_open()
         cursors.check(query)
         logs: Iterable[MemoryLog] = self._kept.values()
         if query.deleted:
@@ -320,7 +320,7 @@ class MemoryStore(Leasing):
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        self._check_open()
+        self.check_open()
         start = self._feed_start(after)
         room, entries = PageBytes(), list[FeedEntry]()
         while True:
@@ -370,7 +370,7 @@ class MemoryStore(Leasing):
         return kept
 
     async def touched(self, after: str) -> Touched:
-        self._check_open()
+        self.check_open()
         looked = self._feed.some(self._feed_start(after), _TOUCHED_MAX)
         sessions: dict[Key, int] = {}
         for _, row, seq in looked:
@@ -383,7 +383,7 @@ class MemoryStore(Leasing):
         return Touched(sessions, end, more=more, whole=True, ended=str(self._ended))
 
     async def position(self) -> str:
-        self._check_open()
+        self.check_open()
         return cursors.write_position(self._feed.last)
 
     async def delete(
@@ -395,7 +395,7 @@ class MemoryStore(Leasing):
             changes = self._ending(key, ending)
             return bool(changes), changes
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     def _ending(self, key: Key, ending: Ending) -> list[AnyChange]:
         """The changes that end a session and the log of its checkpoints."""
@@ -418,7 +418,7 @@ class MemoryStore(Leasing):
             changes = self._exchanging(exchanges)
             return (False, ()) if changes is None else (True, changes)
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     def _exchanging(self, exchanges: Sequence[Exchange]) -> list[AnyChange] | None:
         """The changes that hand keys over; None if a step does not fit the keys as the earlier
@@ -461,7 +461,7 @@ class MemoryStore(Leasing):
         and in a journal they are compacted with all others."""
 
         def decide() -> Decision[Compacted]:
-            kept = self._living(key)
+            kept = self.living(key)
             if is_stub(kept.head.facts):  # it stays where every load reads it
                 return Compacted(), ()
             last, before = min(upto, kept.head.version - 1), max(kept.floor, kept.cold)
@@ -474,21 +474,21 @@ class MemoryStore(Leasing):
             cold = max(kept.cold, last if last > before else 0)
             return Compacted(len(seqs) - len(hot)), [ColdChange(kept.row, cold, hot)]
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         def decide() -> Decision[None]:
-            kept = self._living(key)
+            kept = self.living(key)
             pinned = {*kept.pins.values()}
             return None, [PinChange(kept.row, seq) for seq in seqs if seq in pinned]
 
-        await self._change(decide)
+        await self.change(decide)
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         logs = self._deleted.get(key, [])
         if key in self._kept:  # and what was archived and came back, or did not
             moved = [log for log in logs if log.head.ending == "moved"]
-            logs = [*moved, self._living(key)]
+            logs = [*moved, self.living(key)]
         return tuple([fork.head.key for fork in self._forks(logs)])
 
     async def ring(self) -> str | None:
@@ -498,15 +498,15 @@ class MemoryStore(Leasing):
         def decide() -> Decision[str]:
             return (id, [RingChange(id)]) if self._ring is None else (self._ring, ())
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     async def accept_head(self, key: Key) -> bool:
-        self._living(key)
+        self.living(key)
         return False  # nobody else can write it
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         return await self.sealer.erasing(
-            lambda gone: self._change(lambda: self._erasing(key, forks, gone))
+            lambda gone: self.change(lambda: self._erasing(key, forks, gone))
         )
 
     def _erasing(
@@ -545,7 +545,7 @@ class MemoryStore(Leasing):
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         return await self.sealer.erasing(
-            lambda gone: self._change(lambda: self._erasing_user(app, user, gone))
+            lambda gone: self.change(lambda: self._erasing_user(app, user, gone))
         )
 
     def _erasing_user(self, app: str, user: str, gone: frozenset[KeyOwner]) -> Decision[Erasures]:
@@ -576,17 +576,17 @@ class MemoryStore(Leasing):
         return erased, [change]
 
     async def examine(self) -> tuple[Check, ...]:
-        self._check_open()
+        self.check_open()
         advice = "For what has to outlive the process open sqlite:///file.db instead."
         return (Check("durability", "kept in memory, gone with this process", "warning", advice),)
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
-        self._check_open()
+        self.check_open()
         keys = list(self._kept) if key is None else [key]
         findings: list[Finding] = []
         events = 0
         for done, each in enumerate(keys, 1):
-            kept = self._living(each)
+            kept = self.living(each)
             seqs = range(kept.floor + 1, kept.head.version + 1)
             events += len(seqs)
             records = [kept.own_record(seq) for seq in seqs]
@@ -597,15 +597,15 @@ class MemoryStore(Leasing):
         return Report(len(keys), events, tuple(findings))
 
     async def mark(self, space: str, name: str) -> Mark | None:
-        self._check_open()
-        mark = self._marks.get((space, name))
+        self.check_open()
+        mark = self.kept_marks.get((space, name))
         return None if mark is None or mark.until_us <= self._clock() else mark
 
     def channel(self) -> MemoryChannel:
         return MemoryChannel(self._channels)
 
     async def identity(self) -> str:
-        self._check_open()
+        self.check_open()
         return self._identity
 
     def pulse(self) -> int:
@@ -616,7 +616,7 @@ class MemoryStore(Leasing):
 
 
 def _erasures(change: EraseChange) -> list[Erasure]:
-    """What the certificates of a change say."""
+    """The erasures that the certificates of a change speak of."""
     return [
         Erasure(bytes.fromhex(mark), version, bytes.fromhex(link), at_us, kept)
         for mark, version, link, at_us, kept in change.certificates
@@ -708,28 +708,28 @@ class MemoryMarks:
     async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
         def decide() -> Decision[bool]:
             now_us = self._now_us()
-            if until_us <= now_us or self._living(space, name, now_us) is not None:
+            if until_us <= now_us or self.living(space, name, now_us) is not None:
                 return False, ()
             return True, self._put(Mark(space, name, value, until_us), now_us)
 
-        return await self._store._change(decide)
+        return await self._store.change(decide)
 
     async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
         def decide() -> Decision[None]:
             return None, self._put(Mark(space, name, value, until_us), self._now_us())
 
-        await self._store._change(decide)
+        await self._store.change(decide)
 
     async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
         def decide() -> Decision[int]:
             now_us = self._now_us()
-            before = self._living(space, name, now_us)
+            before = self.living(space, name, now_us)
             mark = Mark(space, name, added(0, by), until_us)
             if before is not None:
                 mark = Mark(space, name, added(before.value, by), before.until_us)
             return mark.value, self._put(mark, now_us)
 
-        return await self._store._change(decide)
+        return await self._store.change(decide)
 
     async def get(self, space: str, name: str) -> Mark | None:
         return await self._store.mark(space, name)
@@ -739,7 +739,7 @@ class MemoryMarks:
             gone = self._ended(self._now_us(), limit)
             return len(gone), gone
 
-        return await self._store._change(decide)
+        return await self._store.change(decide)
 
     def _now_us(self) -> int:
         return self._store.now_us()
@@ -749,12 +749,12 @@ class MemoryMarks:
         return [*self._ended(now_us, MARKS_SWEPT), made]
 
     def _ended(self, now_us: int, limit: int) -> list[MarkChange]:
-        ended = [mark for mark in self._store._marks.values() if mark.until_us <= now_us]
+        ended = [mark for mark in self._store.kept_marks.values() if mark.until_us <= now_us]
         ended.sort(key=lambda mark: mark.until_us)
         return [MarkChange(mark.space, mark.name) for mark in ended[:limit]]
 
-    def _living(self, space: str, name: str, now_us: int) -> Mark | None:
-        mark = self._store._marks.get((space, name))
+    def living(self, space: str, name: str, now_us: int) -> Mark | None:
+        mark = self._store.kept_marks.get((space, name))
         return None if mark is None or mark.until_us <= now_us else mark
 
 
@@ -772,11 +772,11 @@ class MemoryBlobs:
 
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
         def decide() -> Decision[None]:
-            log = self._store._living(key)
+            log = self._store.living(key)
             self._check_next(key, log, upload, number)
             return None, [self.chunk_change(log, upload, number, data)]
 
-        await self._store._change(decide)
+        await self._store.change(decide)
 
     async def finish(
         self,
@@ -789,25 +789,25 @@ class MemoryBlobs:
         at: int | None = None,
     ) -> Blob:
         def decide() -> Decision[Blob]:
-            log = self._store._living(key)
+            log = self._store.living(key)
             head, number = log.head, blob.chunks - 1
             if at is None:
                 check_open(head)
             if fence is not None and not admits(head, fence, self._store.now_us()):
                 raise SessionFenced(key, fence, head.fence)
             if blob.hash in log.blobs:  # the same content: these chunks are not needed
-                self._store._uploads.pop(upload, None)
+                self._store.begun_uploads.pop(upload, None)
                 return self.read_blob(log, blob.hash), ()
             self._check_next(key, log, upload, number)
             made = structs.replace(blob, version=head.version if at is None else at)
             chunk = self.chunk_change(log, upload, number, last)
             return made, [chunk, self.blob_change(log, upload, made)]
 
-        return await self._store._change(decide)
+        return await self._store.change(decide)
 
     async def drop(self, key: Key, upload: str) -> None:
-        self._store._check_open()
-        self._store._uploads.pop(upload, None)
+        self._store.check_open()
+        self._store.begun_uploads.pop(upload, None)
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         log = self._seen(key, hash, own=own)
@@ -820,13 +820,13 @@ class MemoryBlobs:
         return self.read_chunk(log, hash, number)
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
-        log = self._store._living(key)
+        log = self._store.living(key)
         hashes = [hash for hash in sorted(log.blobs) if hash > after][:limit]
         return tuple([self.read_blob(log, hash) for hash in hashes])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
-        self._store._check_open()
-        keys = sorted([key for key, log in self._store._kept.items() if log.blobs])
+        self._store.check_open()
+        keys = sorted([key for key, log in self._store.living_logs() if log.blobs])
         wanted = [key for key in keys if app in (None, key.app) and (after is None or key > after)]
         return tuple(wanted[:limit])
 
@@ -850,7 +850,7 @@ class MemoryBlobs:
 
     def _seen(self, key: Key, hash: str, *, own: bool = False) -> MemoryLog | None:
         """The log that has a blob: the session's, or a parent's up to where it goes on from."""
-        log: MemoryLog | None = self._store._present(key)
+        log: MemoryLog | None = self._store.present(key)
         ceiling: int | None = None
         while log is not None:
             kept = log.blobs.get(hash)
@@ -863,7 +863,7 @@ class MemoryBlobs:
         return None
 
     def _check_next(self, key: Key, log: MemoryLog, upload: str, number: int) -> None:
-        uploads = self._store._uploads
+        uploads = self._store.begun_uploads
         before_us = self._store.now_us() - _PAUSE_US
         for each in [each for each, begun in uploads.items() if begun.touched_us < before_us]:
             del uploads[each]

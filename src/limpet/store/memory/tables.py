@@ -113,8 +113,8 @@ class MemoryTables:
         self._deleted: dict[Key, list[MemoryLog]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}
         self._names: dict[Owner, dict[str, MemoryName]] = {}
-        self._marks: dict[tuple[str, str], Mark] = {}
-        self._uploads: dict[str, Upload] = {}
+        self.kept_marks: dict[tuple[str, str], Mark] = {}
+        self.begun_uploads: dict[str, Upload] = {}
         self._busy: dict[int, MemoryLog] = {}  # those that may be due, leased or asking
         self._ring: str | None = None
         self._rows = 0
@@ -163,7 +163,7 @@ class MemoryTables:
 
     # --- what is there -------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if not self._open:
             raise StoreClosed
 
@@ -178,16 +178,16 @@ class MemoryTables:
             raise SessionErased(key)
         return None
 
-    def _living(self, key: Key) -> MemoryLog:
-        self._check_open()
+    def living(self, key: Key) -> MemoryLog:
+        self.check_open()
         log = self._find(key)
         if log is None:
             raise SessionNotFound(key)
         return log
 
-    def _present(self, key: Key) -> MemoryLog:
+    def present(self, key: Key) -> MemoryLog:
         """The same, of a session whose log is here. Raises SessionArchived."""
-        kept = self._living(key)
+        kept = self.living(key)
         if is_stub(kept.head.facts):
             raise SessionArchived(key)
         return kept
@@ -195,6 +195,10 @@ class MemoryTables:
     def log_of(self, key: Key) -> MemoryLog | None:
         """The living session with this key."""
         return self._kept.get(key)
+
+    def living_logs(self) -> list[tuple[Key, MemoryLog]]:
+        """The living sessions by their keys."""
+        return list(self._kept.items())
 
     @property
     def rows(self) -> int:
@@ -298,9 +302,9 @@ class MemoryTables:
         """Apply one change that is no commit."""
         if isinstance(change, MarkChange):
             of = (change.space, change.name)
-            self._marks.pop(of, None)
+            self.kept_marks.pop(of, None)
             if change.until:
-                self._marks[of] = Mark(*of, change.value, change.until)
+                self.kept_marks[of] = Mark(*of, change.value, change.until)
         elif isinstance(change, EraseChange):
             self._erase_rows(change)
         elif isinstance(change, RingChange):
@@ -323,13 +327,13 @@ class MemoryTables:
         elif isinstance(change, ChunkChange):
             self._add_chunk(change.row, change.upload, change.time, change.data)
         elif isinstance(change, BlobChange):
-            upload = self._uploads.pop(change.upload)
+            upload = self.begun_uploads.pop(change.upload)
             log.blobs[change.hash] = KeptBlob(change.blob, upload.chunks)
 
     def _add_chunk(self, row: int, upload: str, at_us: int, chunk: Any) -> None:
-        begun = self._uploads.get(upload)
+        begun = self.begun_uploads.get(upload)
         chunks = [] if begun is None else begun.chunks
-        self._uploads[upload] = Upload(row, [*chunks, chunk], at_us)
+        self.begun_uploads[upload] = Upload(row, [*chunks, chunk], at_us)
 
     def _pin(self, log: MemoryLog, seq: int, number: int) -> None:
         log.pins = {n: at for n, at in log.pins.items() if number or at != seq}
@@ -462,15 +466,15 @@ class FeedEntries:
 
     def some(self, number: int, most: int) -> list[tuple[int, int, int]]:
         """Number, row and seq of the first entries beyond a number, at most so many."""
-        found: list[tuple[int, int, int]] = []
+        page: list[tuple[int, int, int]] = []
         at = max(bisect_right(self._runs, number, key=lambda run: run[1]) - 1, 0)
         ends = [place for place, _ in self._runs[at + 1 :]] + [len(self._entries)]
         for (place, first), end in zip(self._runs[at:], ends, strict=True):
             start = place + max(0, number + 1 - first)
-            for each in range(start, min(end, start + most - len(found))):
+            for each in range(start, min(end, start + most - len(page))):
                 item = self._entries[each]
-                found.append((first + each - place, item >> 32, item & 0xFFFF_FFFF))
-        return found
+                page.append((first + each - place, item >> 32, item & 0xFFFF_FFFF))
+        return page
 
 
 class MemoryName:
@@ -706,10 +710,10 @@ class MemoryLog:
 class Leasing(MemoryTables):
     """Implements `limpet.store.leases.Leases` and `limpet.store.overview.Overview`."""
 
-    async def _change(self, decide: Callable[[], Decision[T]], asked: Asked = "change") -> T:
+    async def change(self, decide: Callable[[], Decision[T]], asked: Asked = "change") -> T:
         """Decide on changes, and apply them; the answer. With a journal they are written down
         between the two. `asked` says what failed if that does."""
-        self._check_open()
+        self.check_open()
         answer, changes = decide()
         for change in changes:
             self._apply(change)
@@ -733,7 +737,7 @@ class Leasing(MemoryTables):
             leases = tuple([lease_of(head, lease_seconds, now_us) for head in heads])
             return leases, [self._leased(head) for head in heads]
 
-        return await self._change(decide, "lease")
+        return await self.change(decide, "lease")
 
     async def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None
@@ -743,7 +747,7 @@ class Leasing(MemoryTables):
         def decide() -> Decision[tuple[Lease | LimpetError, ...]]:
             return tuple([self._renew(lease, lease_seconds) for lease in leases]), ()
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         def decide() -> Decision[bool]:
@@ -755,25 +759,25 @@ class Leasing(MemoryTables):
             after = given_back(kept.head, lease, now_us, retry_us)
             return after is not None, [] if after is None else [self._leased(after)]
 
-        return await self._change(decide)
+        return await self.change(decide)
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         def decide() -> Decision[Lease]:
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
             try:
-                head = acquired(self._living(key).head, worker, now_us, until_us)
+                head = acquired(self.living(key).head, worker, now_us, until_us)
             except SessionError:
                 self._measure_again(now_us)
-                head = acquired(self._living(key).head, worker, now_us, until_us)
+                head = acquired(self.living(key).head, worker, now_us, until_us)
             return lease_of(head, lease_seconds, now_us, lock=True), [self._leased(head)]
 
-        return await self._change(decide, "lease")
+        return await self.change(decide, "lease")
 
     async def expired(
         self, *, limit: int, after: Place | None = None
     ) -> tuple[tuple[Key, ...], Place | None]:
-        self._check_open()
+        self.check_open()
         now_us = self._clock()
         leased = sorted(
             (at_us, kept.row, head.key)
@@ -790,7 +794,7 @@ class Leasing(MemoryTables):
     async def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
     ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
-        self._check_open()
+        self.check_open()
         requests = sorted(
             ((request.label, kept.row), AskedBy(head.key, request))
             for kept in self._busy.values()
@@ -805,7 +809,7 @@ class Leasing(MemoryTables):
         return tuple([asked for _, asked in page[:limit]]), more
 
     async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
-        self._check_open()
+        self.check_open()
         now_us = self._clock()
         heads = [kept.head for kept in self._kept.values()]
         heads = [head for head in heads if in_app(head.key, app) and not departure(head.facts)]
@@ -824,7 +828,7 @@ class Leasing(MemoryTables):
         seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
         until_us = now_us + span_us(seconds)
         try:
-            self._set_head(renewed(self._living(lease.key).head, lease, now_us, until_us))
+            self._set_head(renewed(self.living(lease.key).head, lease, now_us, until_us))
         except LimpetError as error:
             return error
         return lasting(lease, until_us, seconds)
