@@ -28,9 +28,10 @@ from collections.abc import (
     Set,
 )
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -60,11 +61,20 @@ from limpet.store.protocol import Query, plural
 from limpet.store.system import in_thread
 
 _Ends: TypeAlias = tuple[str, Key, Key]  # the kind of a relation, and from whom to whom
-# Logs that were written before: the uid of the session, and up to which event.
-Known: TypeAlias = dict[Key, tuple[str, int]]
 _KNOWN_MAX: Final = 4_096
 _AT_ONCE: Final = 16  # sessions
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionMoved)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The state of the files of a session: up to which event of which one they go."""
+
+    uid: str
+    version: int
+    notes: bool  # its checkpoint and its notes are up to date
+
+
+Known: TypeAlias = dict[Key, Written]
 
 
 class Mirrored(msgspec.Struct, frozen=True):
@@ -88,8 +98,9 @@ async def mirror(
     and StoreFull if there is no space: what is there then is whole. What is archived, or has moved
     away, stays as it was written before; SessionArchived or SessionMoved if it was asked for.
 
-    `known` are logs that were written before: they are gone on with."""
+    `known` are sessions whose files were written before: they are gone on with."""
     sessions = events = 0
+    goes_on, known = known is not None, {} if known is None else known
     related: dict[_Ends, Any] = {}
     archived: set[Key] = set()
     try:
@@ -105,8 +116,9 @@ async def mirror(
                 lines, own = answer
                 related |= _works_for(session) | own
                 sessions, events = sessions + 1, events + lines
-        kept = archived if key is None and app is None else None
-        await in_thread(lambda: _relate(directory / RELATIONS, related, kept))
+        kept, path = archived if key is None and app is None else None, directory / RELATIONS
+        if related or not goes_on or kept is not None or not path.exists():
+            await in_thread(lambda: _relate(path, related, kept))
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput(
             f"nothing can be mirrored to {directory}: {error}. Name a directory that is writable."
@@ -138,58 +150,76 @@ async def _some(sessions: AsyncIterator[Session[Any]]) -> AsyncIterator[list[Ses
 
 
 async def _write(
-    session: Session[Any], directory: Path, known: Known | None
+    session: Session[Any], directory: Path, known: Known
 ) -> tuple[int, dict[_Ends, Any]]:
     """The files of one session: how many events are in them, and the relations they record."""
     await session.refresh(tail=0)
-    place = session_directory(directory, session.key)
-    lines, related = await _log(session, place, known)
-    await _rest(session, place)
+    place, before = session_directory(directory, session.key), known.pop(session.key, None)
+    head = session.head
+    if before is not None and before.uid != head.uid:
+        before = None
+    lines, related = await _log(session, place, before)
+    await _rest(session, place, notes=before is None or not before.notes)
+    known[session.key] = Written(head.uid, head.version, notes=True)
+    if len(known) > _KNOWN_MAX:
+        del known[next(iter(known))]
     return lines, related
 
 
 async def _log(
-    session: Session[Any], place: Path, known: Known | None
+    session: Session[Any], place: Path, before: Written | None
 ) -> tuple[int, dict[_Ends, Any]]:
     """events.jsonl, a page at a time: how many there are, and the relations among them."""
-    head, path = session.head, place / "events.jsonl"
-    version, before = head.version, None if known is None else known.pop(session.key, None)
+    head, file = session.head, _AtomicFile(place / "events.jsonl")
+    after, version = head.floor, head.version
     related: dict[_Ends, Any] = {}
-    after, file = head.floor, _AtomicFile(path)
-    if before is not None and before[0] == head.uid and path.exists():
-        new = [e for e in await session.read(after=before[1], limit=PAGE_MAX) if e.seq <= version]
-        marks = any([event.type in PROCESSING for event in new])  # lines before it, too
-        if before[1] + len(new) == version and not marks:
-            after, file = before[1], _GrowingFile(path)
+    page: Sequence[Event] = ()
+    if before is not None:
+        page = await session.read(after=before.version, limit=PAGE_MAX)
+        if any([event.type in PROCESSING for event in page]) or before.version > version:
+            page = ()  # they change lines before them, too
+        else:
+            after, file = before.version, _GrowingFile(place / "events.jsonl")
     lines = after - head.floor
-    with file:
-        while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
+    try:
+        while after < version:
+            page = page or await session.read(after=after, limit=PAGE_MAX)
             some = [event for event in page if event.seq <= version]
+            if not some:
+                break
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
             for event in some:
                 related |= _relation(session.key, event)
-            after, lines = page[-1].seq, lines + len(some)
-    if known is not None:
-        known[session.key] = (head.uid, version)
-        if len(known) > _KNOWN_MAX:
-            del known[next(iter(known))]
+            after, lines, page = some[-1].seq, lines + len(some), ()
+    except BaseException:
+        await in_thread(lambda: file.close(keep=False))
+        raise
+    await in_thread(file.close)
     return lines, related
 
 
-async def _rest(session: Session[Any], place: Path) -> None:
+async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:
+    """The other files; checkpoint and notes only if they may have changed."""
     head = session.head
-    notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
-    last = await session.history.checkpoints(limit=1)
-    newest = [_checkpoint(each) for each in last.items]
     texts = writer_of(session).known.texts
     timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
+    timers.sort(key=lambda timer: str(timer["at"]))
+    values: dict[str, Any] = {}
+    newest: list[dict[str, Any]] = []
+    if notes:
+        values = {name: await getattr(session.memory, name).read() for name in _NOTES}
+        last = await session.history.checkpoints(limit=1)
+        newest = [_checkpoint(each) for each in last.items]
 
     def write() -> None:
         _json(place / "session.json", _summary(session, head))
-        with _AtomicFile(place / "wake-queue.jsonl") as file:
-            file.lines(sorted(timers, key=lambda timer: str(timer["at"])))
-        _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
-        for name, note in notes.items():
+        queue = place / "wake-queue.jsonl"
+        if timers or notes or queue.stat().st_size:
+            with _AtomicFile(queue) as file:
+                file.lines(timers)
+        if notes:
+            _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
+        for name, note in values.items():
             with _AtomicFile(place / "runtime" / _NOTES[name]) as file:
                 file.text("" if note is None else _shown(note.value))
 
@@ -295,29 +325,42 @@ class _AtomicFile:
         self._path, self._part = path, path.with_name(f"{path.name}.part")
 
     def __enter__(self) -> _AtomicFile:
-        with self._checked():
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            with self._checked() if kind is None else suppress(OSError):
-                self._file.close()
-                if kind is None:
-                    self._part.replace(self._path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        self.close(keep=kind is None)
 
     def text(self, text: str) -> None:
         with self._checked():
-            self._file.write(text.encode())
+            self._opened.write(text.encode())
 
     def lines(self, values: Iterable[Any]) -> None:
         with self._checked():
-            for value in values:
-                self._file.write(_encode(value) + b"\n")
+            self._opened.write(b"".join([_encode(value) + b"\n" for value in values]))
+
+    def close(self, *, keep: bool = True) -> None:
+        """Let the file take its place; or drop it."""
+        try:
+            with self._checked() if keep else suppress(OSError):
+                self._opened.close()
+                self._take_place(keep=keep)
+        finally:
+            if not keep:
+                self._part.unlink(missing_ok=True)
+
+    @cached_property
+    def _opened(self) -> IO[bytes]:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        return os.fdopen(os.open(self._part, flags, 0o600), "wb")
+
+    def _take_place(self, *, keep: bool) -> None:
+        if keep:
+            try:
+                self._part.replace(self._path)
+            except BaseException:
+                self._part.unlink(missing_ok=True)
+                raise
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -332,14 +375,12 @@ class _AtomicFile:
 class _GrowingFile(_AtomicFile):
     """A file that lines are added to."""
 
-    def __enter__(self) -> _GrowingFile:
-        with self._checked():
-            self._file = self._path.open("ab")
-        return self
+    @cached_property
+    def _opened(self) -> IO[bytes]:
+        return self._path.open("ab")
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._checked() if kind is None else suppress(OSError):
-            self._file.close()
+    def _take_place(self, *, keep: bool) -> None:
+        """It has it."""
 
 
 # --- where the files are --------------------------------------------------------------------------

@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, SessionError
 from limpet.model import Key, is_reserved
@@ -34,6 +36,8 @@ from limpet.store.system import in_thread
 
 MARK: Final = Path(".limpet-runtime", "mirror.json")
 _POLL_SECONDS: Final = 0.2
+_PAUSE_SECONDS_MAX: Final = 0.8  # it is never further behind than about a second
+_SHARE: Final = 6  # of the time that writing takes it pauses so many times
 _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
 _NOTES: Final = ("session", "own")  # what names of documents begin with that a session keeps
 
@@ -81,9 +85,10 @@ class MirrorFollower:
     async def run(self) -> None:
         """Follow until it is cancelled or closed."""
         while not self._bell.is_set():
-            seconds = _POLL_SECONDS
+            began = monotonic()
             try:
                 await self.write()
+                seconds = min(_PAUSE_SECONDS_MAX, _POLL_SECONDS + _SHARE * (monotonic() - began))
             except (LimpetError, OSError) as error:
                 seconds = _RETRY_SECONDS
                 if not self.problem:
@@ -155,7 +160,11 @@ class MirrorFollower:
         position, ended, more = mark.position, mark.ended, True
         while more:
             touched = await self._feed.touched(position)
-            keys |= dict.fromkeys([_shown(key) for key in touched.sessions])
+            for log in touched.sessions:
+                key = _shown(log)
+                keys[key] = None
+                if key != log and (before := self._known.get(key)) is not None:
+                    self._known[key] = structs.replace(before, notes=False)
             position, ended, more = touched.position, touched.ended, touched.more
         chosen = tuple([key for key in keys if not is_reserved(key.app)])
         written = Mirrored()
