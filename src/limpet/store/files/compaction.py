@@ -6,8 +6,8 @@ marks, certificates and the folds of sessions, which save reading their logs. Th
 written beside the old ones, synced and renamed: from then on it stands for all of them. A process
 that dies at any step leaves the old or the new.
 
-It runs on the writer's thread when nobody waits: when what was written since the last one is large
-(and no smaller than what that one has left), or when the last one is long ago.
+It runs on the writer's thread between two batches: when what was written since the last one is
+large (and no smaller than what that one has left), or when the last one is long ago.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class FilesWriter(threading.Thread):
                     lines = self._snapshot_lines(joining=False)
                 if lines:
                     self.put(lines)
-            if not self.jobs.count() and not self.jobs.is_ending:
+            if not self.jobs.is_ending:  # also if somebody waits: a busy store is never idle
                 self.compaction.when_due()
         except Exception as error:
             self._give_up_snapshots(error)
