@@ -48,6 +48,7 @@ from limpet.errors import (
 from limpet.model import PROCESSING, Event, Head, Key, Texts
 from limpet.model.facts.relations import RELATED, key_in
 from limpet.model.facts.running import children
+from limpet.model.facts.running.memory import WRITTEN
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.json_forms import event_form, head_form, key_form, time_form
@@ -158,8 +159,8 @@ async def _write(
     head = session.head
     if before is not None and before.uid != head.uid:
         before = None
-    lines, related = await _log(session, place, before)
-    await _rest(session, place, notes=before is None or not before.notes)
+    lines, related, noted = await _log(session, place, before)
+    await _rest(session, place, notes=noted or before is None or not before.notes)
     known[session.key] = Written(head.uid, head.version, notes=True)
     if len(known) > _KNOWN_MAX:
         del known[next(iter(known))]
@@ -168,8 +169,10 @@ async def _write(
 
 async def _log(
     session: Session[Any], place: Path, before: Written | None
-) -> tuple[int, dict[_Ends, Any]]:
-    """events.jsonl, a page at a time: how many there are, and the relations among them."""
+) -> tuple[int, dict[_Ends, Any], bool]:
+    """events.jsonl, a page at a time: how many there are, the relations among them, and True if
+    notes are."""
+    noted = False
     head, file = session.head, _AtomicFile(place / "events.jsonl")
     after, version = head.floor, head.version
     related: dict[_Ends, Any] = {}
@@ -190,12 +193,13 @@ async def _log(
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
             for event in some:
                 related |= _relation(session.key, event)
+                noted = noted or event.type == WRITTEN
             after, lines, page = some[-1].seq, lines + len(some), ()
     except BaseException:
         await in_thread(lambda: file.close(keep=False))
         raise
     await in_thread(file.close)
-    return lines, related
+    return lines, related, noted
 
 
 async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:

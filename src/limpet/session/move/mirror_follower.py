@@ -19,7 +19,7 @@ from msgspec import structs
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, SessionError
 from limpet.model import Key, is_reserved
-from limpet.model.keys import CHECKPOINTS, first_part, owned_by
+from limpet.model.keys import CHECKPOINTS, owned_by
 from limpet.session.loggers import SESSION
 from limpet.session.move.mirror import (
     Known,
@@ -39,7 +39,6 @@ _POLL_SECONDS: Final = 0.2
 _PAUSE_SECONDS_MAX: Final = 0.8  # it is never further behind than about a second
 _SHARE: Final = 6  # of the time that writing takes it pauses so many times
 _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
-_NOTES: Final = ("session", "own")  # what names of documents begin with that a session keeps
 
 
 class _MirrorMark(msgspec.Struct, frozen=True):
@@ -89,11 +88,8 @@ class MirrorFollower:
             try:
                 await self.write()
                 seconds = min(_PAUSE_SECONDS_MAX, _POLL_SECONDS + _SHARE * (monotonic() - began))
-            except (LimpetError, OSError) as error:
+            except (LimpetError, OSError):
                 seconds = _RETRY_SECONDS
-                if not self.problem:
-                    SESSION.warning("mirror stopped: error=%s", type(error).__name__)
-                self.problem = str(error)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), seconds)
 
@@ -103,7 +99,13 @@ class MirrorFollower:
             pulse = self._store.pulse()
             if pulse == self._pulse:
                 return Mirrored()
-            written = await self._write()
+            try:
+                written = await self._write()
+            except (LimpetError, OSError) as error:
+                if not self.problem:
+                    SESSION.warning("mirror stopped: error=%s", type(error).__name__)
+                self.problem = str(error)
+                raise
             self._pulse = pulse
             if self.problem:
                 SESSION.info("mirror goes on")
@@ -211,10 +213,6 @@ class MirrorFollower:
 
 
 def _shown(key: Key) -> Key:
-    """The session whose files change with a log: its checkpoints and notes are shown with it."""
-    owner = owned_by(key.user) if is_reserved(key.app) else None
-    if owner is None:
-        return key
-    kind, _, rest = key.id.partition("/")
-    id = key.id if key.app == CHECKPOINTS else first_part(rest) if kind in _NOTES else None
-    return key if id is None else Key(*owner, id)
+    """The session whose files change with a log: its checkpoints are shown with it."""
+    owner = owned_by(key.user) if key.app == CHECKPOINTS else None
+    return key if owner is None else Key(*owner, key.id)
