@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from limpet import Limpet, LimpetError, SessionNotFound
-from limpet.errors import StoreUnopened
+from limpet.errors import StoreFailed, StoreUnopened
 from limpet.store.files.store import FilesStore
-from tests.support.disks import KINDS, WRITING, DiskFaults, FaultyDisk, PowerDisk
+from tests.support.disks import KINDS, WRITING, DiskFaults, FaultyDisk, PowerDisk, holds
 from tests.support.seeds import seed
-from tests.support.workload import Ledger, Run, Step, check_open, script
+from tests.support.workload import ACTOR, Ledger, Run, Step, check_open, script
 
 TRIES = 3
 URL = "files:///faulty"
+TEXT = "aubergine "
 MODES = {
     "error": (KINDS, False, False),
     "lasting error": (KINDS, False, True),
@@ -94,6 +96,75 @@ async def test_no_failing_call_costs_an_acknowledged_event(
             break
         at += stride
     assert runs > 5
+
+
+@pytest.fixture(params=[False, True], ids=["as written", "compacted"])
+async def to_erase(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store with a session that is to be erased.
+
+    Its lines stand between those of another."""
+    path = tmp_path / "store"
+    async with Limpet(URL, store=await FilesStore.open(path)) as lp:
+        ada, eve = [await lp.create("erased", user, id="s", actor=ACTOR) for user in ("ada", "eve")]
+        for _ in range(3):
+            await eve.append("user.said", {"text": TEXT * 300})
+            await ada.append("user.said", {"text": "on"})
+        if request.param:
+            await lp.maintenance.compact()
+    shutil.rmtree(path / "sessions", ignore_errors=True)  # files for people: not the disk's
+    return path
+
+
+async def check_erased(path: Path, *, acknowledged: bool) -> None:
+    """Whoever opens the directory finds nothing of what was erased, and all else whole."""
+    async with Limpet(URL, store=await FilesStore.open(path)) as lp:
+        assert (await lp.maintenance.verify()).findings == ()
+        assert (await lp.get("erased", "ada", "s")).version == 4
+        left = await lp.find("erased", "eve", "s")
+        assert left is None or (not acknowledged and left.version == 4)
+    if left is None:
+        assert holds(path, TEXT) == []
+
+
+@pytest.mark.parametrize("again", ["erase", "open"])
+async def test_an_erasure_that_fails_halfway_is_finished(to_erase: Path, again: str) -> None:
+    """A write of it leaves half of its data: asked for again, or opened again, it is whole."""
+    number = 0
+    while True:
+        number += 1
+        faults, path = DiskFaults(kinds=WRITING), to_erase.with_name(f"{number}")
+        shutil.copytree(to_erase, path)
+        async with Limpet(URL, store=await FilesStore.open(path, disk=FaultyDisk(faults))) as lp:
+            faults.at, faults.lasting = faults.calls + number, again == "open"
+            try:
+                await lp.erase("erased", "eve", "s")
+            except StoreFailed:
+                if again == "erase":
+                    await lp.erase("erased", "eve", "s")
+        acknowledged = again == "erase" or not faults.struck
+        await check_erased(path, acknowledged=acknowledged)
+        if not faults.struck:
+            break
+    assert number > 3
+
+
+async def test_an_erasure_that_is_cut_off_is_finished(to_erase: Path) -> None:
+    """By the next opening, whatever the disk kept of lines and frames being overwritten."""
+    start = seed("files power erasing")
+    number, cut = 0, True
+    while cut:
+        number += 1
+        run, left = to_erase.with_name(f"run{number}"), to_erase.with_name(f"left{number}")
+        shutil.copytree(to_erase, run / "store")
+        disk = PowerDisk(run)
+        async with Limpet(URL, store=await FilesStore.open(run / "store", disk=disk)) as lp:
+            disk.cut_at = disk.calls + number
+            with suppress(LimpetError):
+                await lp.erase("erased", "eve", "s")
+            cut = disk.off
+        disk.left(left, random.Random(f"{start}/{number}"))
+        await check_erased(left / "store", acknowledged=not cut)
+    assert number > 5
 
 
 async def run_until_cut(

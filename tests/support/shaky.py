@@ -1,8 +1,9 @@
 """A machine that is slow at the wrong moments, for `make shaky`: tests must pass on it too.
 
-As a plugin of pytest it makes event loops and the writer's thread of SQLite stand still now and
-then, and lets each store on PostgreSQL know its server's clock a little late, as slow replies do.
-What a test expects within a time, or before another thread or process had its turn, fails here.
+As a plugin of pytest it makes event loops and the writers' threads of SQLite and of log stores
+stand still now and then, and lets each store on PostgreSQL know its server's clock a little late,
+as slow replies do. What a test expects within a time, or before another thread or process had its
+turn, fails here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.store.clock import steady_ns
+from limpet.store.files.writer import FilesWriter
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.sqlite.writer import SQLiteWriter
 
@@ -48,6 +50,7 @@ def _late(now_us: Callable[[ServerClock], int]) -> Callable[[ServerClock], int]:
 def pytest_configure() -> None:
     loop: Any = base_events.BaseEventLoop
     loop._run_once = _stalling(loop._run_once, 0.02)
-    for name in ("_work", "_rest"):
-        setattr(SQLiteWriter, name, _stalling(getattr(SQLiteWriter, name), 0.1))
+    for writer in (SQLiteWriter, FilesWriter):
+        for name in ("_work", "_rest"):
+            setattr(writer, name, _stalling(getattr(writer, name), 0.1))
     ServerClock.now_us = _late(ServerClock.now_us)  # type: ignore[method-assign]
