@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -214,6 +217,178 @@ async def test_a_file_of_relations_that_is_not_one_is_named(
         await lp.maintenance.mirror(tmp_path, app="support")
     await lp.maintenance.mirror(tmp_path)
     assert read(relations) == []
+
+
+# --- kept up to date ------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["files", "sqlite"])
+def mirrored_store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """The URL of a store that is mirrored, and where."""
+    if request.param == "files":
+        return f"files:///{tmp_path}/store", tmp_path / "store" / "sessions"
+    return (
+        f"sqlite:///{tmp_path}/store.db?sync=normal&mirror={tmp_path}/mirror",
+        tmp_path / "mirror",
+    )
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what a follower does soon; it fails after a time that no machine needs."""
+    for _ in range(3_000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the mirror does not follow")
+
+
+def logged(place: Path) -> list[Any]:
+    path = place / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_the_files_beside_a_store_follow_it(mirrored_store: tuple[str, Path]) -> None:
+    """Nobody asks for them: a log grows, what was processed says so, and notes are there."""
+    url, directory = mirrored_store
+    place = directory / "support" / "ada" / "one"
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", "one", state={"n": 0}, actor=ADA)
+        await until(lambda: (place / "session.json").exists())
+        for number in range(3):
+            await s.append("a.b", {"n": number}, actor=ADA, set={"n": number})
+        await until(lambda: len(logged(place)) == 4)
+        assert read(place / "session.json")["state"] == {"n": 2}
+        await s.append("user.message", {"text": "hi"}, actor=ADA)
+        await lp.wake(s.key, done)
+        await lp.maintenance.compact()
+        lines = logged(place)
+        assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+        assert lines[4]["processed"] > 5
+        await s.memory.session_state.write("- paid\n", actor=ADA)
+        await until(lambda: (place / "runtime" / "session-state.md").read_text() == "- paid\n")
+        await s.checkpoint()
+        await until(lambda: read(place / "runtime" / "checkpoint.json") is not None)
+        await s.append("a.b", {}, actor=ADA)
+    assert len(logged(place)) == len(lines) + 2  # the last is written before it is closed
+
+
+async def done(turn: limpet.Turn) -> None:
+    await turn.append("agent.message", {"text": "done"})
+
+
+async def test_the_next_process_goes_on_with_a_mirror(mirrored_store: tuple[str, Path]) -> None:
+    """It writes what was written to meanwhile, also without it, and removes what has ended."""
+    url, directory = mirrored_store
+    async with limpet.open(url) as lp:
+        for id in ("one", "two", "three"):
+            await lp.create("support", "ada", id, actor=ADA)
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("session.json")}
+    assert len(before) == 3
+    async with limpet.open(url.replace("mirror=", "mirror=elsewhere")) as lp:
+        await lp.session("support", "ada", "two").append("a.b", {}, actor=ADA)
+        store = lp._services.journal.store
+        await store.delete(limpet.Key("support", "ada", "three"))
+    async with limpet.open(url) as lp:
+        await lp.maintenance.compact()
+    after = {path: path.stat().st_mtime_ns for path in directory.rglob("session.json")}
+    assert len(after) == 2
+    assert len(logged(directory / "support" / "ada" / "two")) == 2
+    one = directory / "support" / "ada" / "one" / "session.json"
+    assert after[one] == before[one]
+
+
+async def test_what_is_erased_leaves_the_mirror_before_the_answer(
+    mirrored_store: tuple[str, Path],
+) -> None:
+    """A session, or a user: files, directories and relations."""
+    url, directory = mirrored_store
+    async with limpet.open(url) as lp:
+        one, two = [await lp.create("support", user, "s", actor=ADA) for user in ("ada", "eve")]
+        third = await lp.create("support", "eve", "third", actor=ADA)
+        await third.relate(one, "reference", actor=ADA)
+        await lp.maintenance.compact()
+        assert (directory / "support" / "eve" / "s").is_dir()
+        await lp.erase(two.key)
+        assert not (directory / "support" / "eve" / "s").exists()
+        await lp.erase_user("support", "eve")
+        assert not (directory / "support" / "eve").exists()
+        assert read(directory / ".limpet-runtime" / "session-relations.json") == []
+        assert (directory / "support" / "ada" / "s").is_dir()
+
+
+async def test_a_mirror_that_cannot_be_written_fails_no_commit(
+    mirrored_store: tuple[str, Path],
+) -> None:
+    """The doctor says so, compact does, and it goes on once there is room."""
+    url, directory = mirrored_store
+    directory.parent.mkdir(exist_ok=True)
+    async with limpet.open(url) as lp:
+        await lp.maintenance.compact()
+        shutil.rmtree(directory)
+        directory.touch()  # in the place of the directory
+        s = await lp.create("support", "ada", "one", actor=ADA)
+        with pytest.raises(limpet.InvalidInput, match="nothing can be mirrored"):
+            await lp.maintenance.compact()
+        await s.append("a.b", {}, actor=ADA)
+        checks = {check.name: check for check in (await lp.maintenance.doctor()).checks}
+        assert checks["mirror"].severity == "problem"
+        directory.unlink()
+        await lp.maintenance.compact()
+        assert len(logged(directory / "support" / "ada" / "one")) == 2
+        assert (await lp.maintenance.doctor()).ok
+
+
+async def test_a_full_disk_stops_a_mirror_and_no_commit(
+    mirrored_store: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there stays whole, and the reason is named."""
+    url, directory = mirrored_store
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", "one", actor=ADA)
+        await lp.maintenance.compact()
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", full)
+            await s.append("a.b", {}, actor=ADA)
+            with pytest.raises(limpet.errors.StoreFull):
+                await lp.maintenance.compact()
+            await s.append("a.b", {}, actor=ADA)
+        assert not list(directory.rglob("*.part"))
+        await lp.maintenance.compact()
+        assert len(logged(directory / "support" / "ada" / "one")) == 3
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+async def test_nothing_of_a_sealed_store_is_mirrored(tmp_path: Path) -> None:
+    """Its files would be in plain text."""
+    async with limpet.open(f"files:///{tmp_path}/store", keys="memory:") as lp:
+        await lp.create("support", "ada", "one", actor=ADA)
+        await lp.maintenance.compact()
+        with pytest.raises(limpet.InvalidInput, match="sealed"):
+            await lp.maintenance.mirror(tmp_path / "out", follow=True)
+    assert not (tmp_path / "store" / "sessions").exists()
+    with pytest.raises(limpet.errors.InvalidURL, match="sealed"):
+        async with limpet.open(f"sqlite:///{tmp_path}/a.db?mirror={tmp_path}/m", keys="memory:"):
+            pass
+
+
+async def test_any_store_is_followed_by_who_asks_for_it(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Until the call is cancelled, beside those who write."""
+    following = asyncio.ensure_future(lp.maintenance.mirror(tmp_path, follow=True))
+    s = await lp.create("support", "ada", "one", actor=ADA)
+    place = tmp_path / "support" / "ada" / "one"
+    await until(lambda: len(logged(place)) == 1)
+    await s.append("a.b", {}, actor=ADA)
+    await until(lambda: len(logged(place)) == 2)
+    await lp.delete(s.key)
+    await until(lambda: not place.exists())
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    with pytest.raises(limpet.InvalidInput, match="everything"):
+        await lp.maintenance.mirror(tmp_path, app="support", follow=True)
 
 
 async def test_what_is_archived_stays_as_it_was_mirrored_and_stops_no_other(

@@ -162,7 +162,7 @@ class TestFiles(
     async def _open(self, path: Path, clock: FakeClock) -> FilesStore:
         store = await FilesStore.open(path / "store", seal=self.seal, clock=clock.clock())
         if self.compacts:
-            store.state.compact_bytes = 1
+            store.compact_bytes = 1
         return store
 
 

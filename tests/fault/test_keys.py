@@ -34,7 +34,7 @@ from limpet.model import Key, chain
 from limpet.security.keys import SCOPE_SECONDS, Anchor
 from limpet.security.masters import new_master
 from limpet.security.ring import FileRing
-from limpet.store.files.lines import finished, next_chain
+from limpet.store.files.lines import START, AnyLine, decode_any, finished, whose
 from limpet.store.sqlite.rows import unpack_id
 from tests.support.keys import key_file, rewrite
 from tests.support.processes import exit_code
@@ -810,16 +810,16 @@ def rewrite_log(directory: Path, before: bytes, after: bytes) -> None:
 def relay_log(directory: Path, changed: Callable[[list[bytes]], list[bytes]]) -> None:
     """Write other lines into a log, with numbers, chains and checksums that fit."""
     (path,) = directory.glob("log/*.jsonl")
-    lines, crc = path.read_bytes().splitlines(keepends=True), ""
-    chain, made = msgspec.json.decode(lines[0])["chain"], list[bytes]()
+    lines, chain, made = path.read_bytes().splitlines(keepends=True), START, list[bytes]()
     for number, line in enumerate(changed(lines), 1):
         said = msgspec.json.decode(line)
-        chain = next_chain(chain, crc) if made else chain
         text = line[: line.rindex(b',"crc":"')] + b"}"
         for name, was, now in (("chain", said["chain"], chain), ("n", said["n"], number)):
             encoded = [msgspec.json.encode({name: value})[1:-1] for value in (was, now)]
             text = text.replace(*encoded, 1)
-        whole, crc = finished(text)
+        whole, crc = finished(text[:-1])
+        content: AnyLine = decode_any(whole)
+        chain = f"{whose(content)}.{crc}"
         made.append(whole)
     path.write_bytes(b"".join(made))
     directory.joinpath("closed.json").unlink(missing_ok=True)  # it says how many there were

@@ -46,9 +46,10 @@ from limpet.store.coding.bodies import UNREADABLE, base_in, scope_after, snapsho
 from limpet.store.coding.codec import COMPRESSED, Codec, Damaged
 from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer, Unready
+from limpet.store.files.disk import LogDisk
+from limpet.store.files.earlier import EarlierStore
+from limpet.store.files.journal import read_line
 from limpet.store.files.lines import finished
-from limpet.store.files.log import read_line
-from limpet.store.files.snapshot import unpacked_index
 from limpet.store.postgres import rows as postgres
 from limpet.store.protocol import ErasureCertificate, Place, Query
 from limpet.store.remote.commits import unpack_commit
@@ -498,8 +499,9 @@ class _Verbless:
         raise NoVerb
 
 
-def _log_store() -> tuple[tuple[bytes, ...], bytes]:
-    """The lines of a log store with something of most kinds, and its index as it is compressed."""
+def log_lines() -> Decoder:
+    """The lines of a journal with something of most kinds, under the checksum that whoever can
+    write a line would give it."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -511,31 +513,41 @@ def _log_store() -> tuple[tuple[bytes, ...], bytes]:
             lp.work.claim("w")
             lp.delete("support", "ada", "fork")
             lp.maintenance.compact()
-        root = Path(folder) / "s"
-        lines = b"".join([path.read_bytes() for path in sorted(root.glob("log/*.jsonl"))])
-        (index,) = root.glob("index-*.zst")
-        return tuple(lines.splitlines(keepends=True)), zstd.decompress(index.read_bytes())
-
-
-def log_lines() -> Decoder:
-    """Under the checksum that whoever can write a line would give it."""
+            s.append("user.message", {"text": "on"}, actor="user:ada", add={"l": [2]})
+        paths = sorted(Path(folder).glob("s/log/*.jsonl"))
+        lines = b"".join([path.read_bytes() for path in paths]).splitlines(keepends=True)
 
     def decode(raw: bytes) -> object:
-        return read_line(finished(raw)[0]), read_line(raw)
+        return read_line(finished(raw)[0][:-1]), read_line(raw)
 
-    lines = _log_store()[0]
-    whole = tuple([line[: line.rindex(b',"crc":"')] + b"}" for line in lines])
+    whole = [line[: line.rindex(b',"crc":"')] for line in lines]
     return Decoder(decode, (*lines, *whole))
 
 
 def log_indexes() -> Decoder:
-    """Under the hash that whoever can write the directory would give it."""
+    """Of an earlier format, under the hash that whoever can write the directory would give it."""
+    import tarfile
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(Path(files.__file__).with_name("files-2-compacted.tar.xz")) as archive:
+            archive.extractall(folder, filter="data")
+        root = Path(folder)
+        content = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    (index,) = [path for path in content if path.name.startswith("index-")]
 
     def decode(raw: bytes) -> object:
         packed = zstd.compress(raw)
-        return unpacked_index(packed, sha256(packed).hexdigest())
+        current = {"index": index.name, "sha256": sha256(packed).hexdigest()}
+        changed = {index: packed, root / "current.json": msgspec.json.encode(current)}
+        with tempfile.TemporaryDirectory() as again:
+            for path, before in content.items():
+                place = Path(again) / path.relative_to(root)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(changed.get(path, before))
+            return list(EarlierStore(Path(again), LogDisk()).checked_lines())
 
-    return Decoder(decode, (_log_store()[1],), (Damaged,))
+    return Decoder(decode, (zstd.decompress(content[index]),))
 
 
 def tokens() -> Decoder:

@@ -754,7 +754,7 @@ class FilesAgrees(StoresAgree):
             path = Path(self.directory.name) / "agree"
             disk = FaultyDisk(DiskFaults())  # which syncs nothing: nobody cuts the power here
             self.store = await FilesStore.open(path, clock=self.clock.clock(), disk=disk)
-            self.store.state.compact_bytes = 100_000
+            self.store.compact_bytes = 100_000
         return self.store
 
     @rule()
@@ -769,7 +769,7 @@ class FilesAgrees(StoresAgree):
     @rule()
     def evict(self) -> None:
         assert self.store is not None
-        self.store.state.reader.cache.clear()
+        self.store.reader.cache.clear()
 
     @rule()
     def compact_log(self) -> None:

@@ -491,14 +491,21 @@ async def mirror(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="Where to write; created if missing.")
     ],
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the files up to date until it is interrupted.")
+    ] = False,
 ) -> CommandResult:
     """Write sessions as human-readable files.
 
     Each has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/. They are
-    only written, in plain text: change the session, and run it again.
+    only written, in plain text: change the session, and run it again, or keep it running with
+    --follow.
     """
     target = file_path(directory)
-    if chosen.key is not None:
+    if follow:
+        written = await lp.maintenance.mirror(target, chosen.key, app=chosen.app, follow=True)
+    elif chosen.key is not None:
         written = await lp.maintenance.mirror(target, chosen.key)
     else:
         if chosen.app is not None:

@@ -45,6 +45,8 @@ async def delete_session(services: Services, key: Key) -> bool:
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)
     deleted = await end_session(services, key)
+    if journal.mirror is not None:
+        await journal.mirror.remove([key])
     await notify_targets(journal, given, _OPERATOR)
     await _forget_checkpoints(journal, key)  # of checkpoints that were made meanwhile
     journal.hub.touch(key)
@@ -82,6 +84,8 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     if journal.provenance is not None:
         await journal.provenance.begin_certificate(count)
     erasure = await store.erase(key, forks=forks)
+    if journal.mirror is not None and erasure is not None:
+        await journal.mirror.remove(gone or [key])
     await notify_targets(journal, given, _OPERATOR)
     if erasure is not None and journal.provenance is not None:
         certificate = await journal.provenance.certify(count, erasure)
@@ -134,6 +138,8 @@ async def erase_user(services: Services, app: str, user: str, by: str) -> Erasur
     if journal.provenance is not None:
         await journal.provenance.begin_certificate(count)
     erasures = await store.erase_user(of.app, of.user)
+    if journal.mirror is not None:
+        await journal.mirror.remove_user(of.app, of.user)
     count.names, count.documents = erasures.names, len(erasures.logs)
     if journal.provenance is not None:
         certificate = await journal.provenance.certify(count, erasures.user)

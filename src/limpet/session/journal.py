@@ -13,7 +13,7 @@ from each refusal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from msgspec import structs
@@ -29,7 +29,7 @@ from limpet.errors import (
     StoreForked,
     Unrecorded,
 )
-from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
+from limpet.model import Commit, Draft, Fact, Key, Prepared, prepare, prepare_plain
 from limpet.model.keys import Ids
 from limpet.model.limits import (
     COMMIT_BYTES_MAX,
@@ -41,7 +41,7 @@ from limpet.session.append_queue import Queue
 from limpet.session.follow import Hub
 from limpet.session.provenance import Provenance
 from limpet.session.runs.tracing import Tracing
-from limpet.store.protocol import ActsAs, Committed, Store
+from limpet.store.protocol import ActsAs, Check, Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
@@ -53,10 +53,16 @@ T = TypeVar("T")
 _PAUSE_SECONDS_MAX: Final = 0.002
 
 
-class BackgroundFiles(Protocol):
-    """Files for people that follow the log: see `move.mirror`."""
+class Mirror(Protocol):
+    """Files for people that follow the log: see `move.mirror_follower`."""
 
     async def write(self) -> object: ...
+
+    async def remove(self, keys: Collection[Key]) -> None: ...
+
+    async def remove_user(self, app: str, user: str) -> None: ...
+
+    def check(self) -> Check: ...
 
     async def close(self) -> None: ...
 
@@ -97,7 +103,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
-        self.derived: BackgroundFiles | None = None  # if the store has files for people
+        self.mirror: Mirror | None = None  # if files for people are kept beside the store
         self._audit: Audit | None = None
         self.reopen: Reopen | None = None  # the store, for the audit; None: it cannot be
         self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
@@ -201,14 +207,14 @@ class Journal:
         try:
             if here and self._store is not None:
                 await self._close_queues()
+            if here and self._store is not None and self.mirror is not None:
+                await self.mirror.close()
         finally:
             if here and self._store is not None and self._audit is not None:
                 await self._audit.close()
             store, self._store = self._store, None
             if store is not None and here:
                 await self.hooks.close()
-                if self.derived is not None:
-                    await self.derived.close()
                 await self.hub.close()
                 if self.provenance is not None:
                     await self.provenance.close()

@@ -109,11 +109,11 @@ from limpet.store.open import TLS, open_store, refuse_missing, scheme_of
 from limpet.store.pages import each_page, without_departed
 from limpet.store.protocol import (
     Checked,
-    DerivesFiles,
     Erasure,
     Erasures,
     FeedEntry,
     Forks,
+    KeepsMirror,
     Order,
     Page,
     Performs,
@@ -301,10 +301,12 @@ class Limpet:
             self._archive,
             nodes=Nodes(self.node, self._nodes, self._open_node, receiving),
         )
-        if isinstance(store, DerivesFiles) and store.derived_directory is not None:
-            from limpet.session.move.mirror import DerivedFiles
+        if isinstance(store, KeepsMirror) and store.mirror_directory is not None:
+            from limpet.session.move.mirror_follower import MirrorFollower
 
-            journal.derived = DerivedFiles(self._opened, store)
+            follower = MirrorFollower(self._opened, store.mirror_directory, store.mirror_mark)
+            follower.start()
+            journal.mirror = follower
         return self
 
     async def _store_again(self) -> tuple[Store, Callable[[], Awaitable[None]]]:

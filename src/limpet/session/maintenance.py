@@ -28,7 +28,7 @@ from limpet.store.pages import each_head
 from limpet.store.protocol import (
     Backups,
     Check,
-    DerivesFiles,
+    CompactsLog,
     Diagnosis,
     Examined,
     Progress,
@@ -112,7 +112,9 @@ class StoreMaintenance:
         provenance = self._journal.provenance
         keys = () if provenance is None else provenance.checks(self._url)
         moves = (*await move_checks(self._services), *await reclaim_checks(self._services))
-        return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves), report)
+        mirror = self._journal.mirror
+        files = () if mirror is None else (mirror.check(),)
+        return Diagnosis((*read_checks(report), *kept, *keys, *lives, *moves, *files), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is complete or absent.
@@ -143,8 +145,9 @@ class StoreMaintenance:
         Cold events are read, verified and exported like all others, and a repeat of their ids is
         recognised. Pending inputs and the newest event stay; the feed no longer contains moved
         events. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
-        sessions. A files:// store also compacts its whole log, and writes the readable files in
-        `sessions/`. Raises SessionNotFound, and InvalidInput if the session has no limits.
+        sessions. A files:// store also compacts its whole log. The readable files that are kept
+        beside a store are up to date when it returns. Raises SessionNotFound, and InvalidInput if
+        the session has no limits.
         """
         from limpet.session.history.retention import compact
 
@@ -154,11 +157,11 @@ class StoreMaintenance:
         else:
             services = await self._services.permitted("write", one)
         report = await compact(services.journal, one, done)
-        store, derived = services.journal.store, services.journal.derived
-        if one is None and isinstance(store, DerivesFiles):
+        store, mirror = services.journal.store, services.journal.mirror
+        if one is None and mirror is not None:
+            await mirror.write()
+        if one is None and isinstance(store, CompactsLog):
             log = await store.compact_log()
-            if derived is not None:
-                await derived.write()
             sizes = {"log_bytes": log.rows_bytes, "compacted_bytes": log.segment_bytes}
             report = structs.replace(report, **sizes)
         return report
@@ -207,8 +210,12 @@ class StoreMaintenance:
         id: str | None = None,
         *,
         app: str | None = None,
+        follow: bool = False,
     ) -> Mirrored:
         """Write one session, an app, or everything as files that people read; return the counts.
+
+        With `follow` everything is written and kept up to date, within a second, until the call is
+        cancelled; what is deleted or erased meanwhile is removed. Not of a sealed store.
 
         Each session has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/.
         Files are replaced, each at once, and never read back. Bodies are in plain text. Raises
@@ -216,6 +223,7 @@ class StoreMaintenance:
         """
         from limpet.session.move.import_export import check_path
         from limpet.session.move.mirror import mirror
+        from limpet.session.move.mirror_follower import MirrorFollower, refuse_sealed
 
         if key is not None and app is not None:
             raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
@@ -224,6 +232,11 @@ class StoreMaintenance:
             services = await self._services.approved_app("move", check_app(app))
         else:
             services = await self._services.approved("move", one)
+        if follow:
+            if key is not None or app is not None:
+                raise InvalidInput("a mirror follows everything. Leave the key and the app out.")
+            await refuse_sealed(services.journal.store)
+            await MirrorFollower(services, to).run()
         return await mirror(services, to, one, app)
 
     def on_metric(self, hook: Hook) -> None:

@@ -289,14 +289,16 @@ def _refuse_memory_restore(url: str) -> None:
 
 
 # The usual one first.
-_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}
 _NUMBER: Final = ("",)  # any number; left out: as the store has it
+_PATH: Final = ("", "/")  # any path; left out: none, or its own
+_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off"), "mirror": _PATH}
 FILES_OPTIONS: Final = {
     "mode": ("rw", "ro"),
     "inline": ("on", "off"),
     "compact_mb": _NUMBER,
     "compact_seconds": _NUMBER,
     "damage": ("refuse", "accept"),
+    "mirror": _PATH,
 }
 
 
@@ -305,8 +307,11 @@ async def _open_sqlite(
 ) -> Store:
     path = sqlite_path(url)
     pace = Pace(enabled=_options(url)["inline"] == "on")
+    mirror = _mirror(url, _options(url), seal)
     with _of_system(path, "change"):
-        return await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
+        store = await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
+    store.mirror_directory = mirror
+    return store
 
 
 async def _look_sqlite(url: str, seal: Seal | None) -> Store:
@@ -353,6 +358,13 @@ def sqlite_path(url: str) -> Path:
     return Path(path[1:])
 
 
+def _mirror(url: str, options: Mapping[str, str], seal: Seal | None) -> Path | None:
+    """The directory that files for people are kept in. Raises InvalidURL for a sealed store."""
+    if options["mirror"] and seal is not None:
+        raise InvalidURL(url, "a sealed store is not mirrored: the files would be in plain text")
+    return Path(options["mirror"]) if options["mirror"] else None
+
+
 def _sync(url: str) -> str:
     return _options(url)["sync"]
 
@@ -373,6 +385,9 @@ def _options(url: str, known: Mapping[str, tuple[str, ...]] | None = None) -> di
         if known[name] == _NUMBER:
             if not value.isdecimal() or not 0 < int(value) < 10**6:
                 raise InvalidURL(url, f"{name} is a number from 1 to 999999, not {value!r}")
+        elif known[name] == _PATH:
+            if not value or "\x00" in value:
+                raise InvalidURL(url, f"{name} names no directory")
         elif value not in known[name]:
             raise InvalidURL(url, f"{name} is {' or '.join(known[name])}, not {value!r}")
     return {name: given.get(name, values[0]) for name, values in known.items()}
@@ -398,12 +413,18 @@ async def _open_files(
     pace, accepts = Pace(enabled=options["inline"] == "on"), options["damage"] == "accept"
     with _of_system(path, "read" if read_only else "change"):
         store = await FilesStore.open(
-            path, seal=seal, check=check, pace=pace, read_only=read_only, accept_damage=accepts
+            path,
+            seal=seal,
+            check=check,
+            pace=pace,
+            read_only=read_only,
+            accept=accepts,
         )
+    store.mirrors_to = _mirror(url, options, seal)
     if options["compact_mb"]:
-        store.state.compact_bytes = int(options["compact_mb"]) * 2**20
+        store.compact_bytes = int(options["compact_mb"]) * 2**20
     if options["compact_seconds"]:
-        store.state.compact_seconds = float(options["compact_seconds"])
+        store.compact_seconds = float(options["compact_seconds"])
     return store
 
 

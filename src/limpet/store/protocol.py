@@ -520,27 +520,28 @@ class Compacts(Protocol):
 
 
 @runtime_checkable
-class DerivesFiles(Protocol):
-    """A store that keeps files for people beside its log. It knows where and which are out of
-    date; `limpet.session.move.mirror` writes them."""
-
-    @property
-    def derived_directory(self) -> Path | None:
-        """The directory of these files; None: this store has none, since it is sealed or read."""
-        ...
+class CompactsLog(Protocol):
+    """A store whose log is compacted as a whole."""
 
     async def compact_log(self) -> Compacted:
         """Compact the whole log now, and return the sizes of what was written again. Durable when
         it returns; events stay where readers, the feed and cursors find them."""
         ...
 
-    def take_changed(self) -> tuple[Key, ...]:
-        """The living sessions that were written to since this was last asked, by this process or
-        by one before it. What was deleted or erased has no files any more."""
+
+@runtime_checkable
+class KeepsMirror(Protocol):
+    """A store beside which files for people are kept: `limpet.session.move.mirror_follower` writes
+    them."""
+
+    @property
+    def mirror_directory(self) -> Path | None:
+        """The directory of these files; None: there are none."""
         ...
 
-    def listen_compaction(self, heard: Callable[[], None]) -> None:
-        """Call `heard`, on a thread of the store's own, after each compaction."""
+    @property
+    def mirror_mark(self) -> Path | None:
+        """The file that says how far they have come; None: one in that directory."""
         ...
 
 

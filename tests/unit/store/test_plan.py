@@ -79,7 +79,7 @@ async def test_no_guard_is_judged_on_a_fold_with_a_hole(
     store, one = MemoryStore(), key()
     await create(store, one, {"n": 0, "items": []})
     kept = store._kept[one]
-    kept.fold = msgspec.structs.replace(kept.fold, damaged=(1,))
+    kept.keep(msgspec.structs.replace(kept.fold, damaged=(1,)))
     with pytest.raises(limpet.errors.SessionCorrupt):
         await store.commit([addition(one, draft(**change), guards=guards)])
     with pytest.raises(limpet.errors.SessionCorrupt):

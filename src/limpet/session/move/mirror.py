@@ -16,16 +16,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+import shutil
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import contextmanager, suppress
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
 from limpet.errors import (
     InvalidInput,
-    LimpetError,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -33,26 +45,37 @@ from limpet.errors import (
     SessionNotFound,
     StoreFull,
 )
-from limpet.model import Event, Head, Key, Texts
+from limpet.model import PROCESSING, Event, Head, Key, Texts
 from limpet.model.facts.relations import RELATED, UNRELATED, key_in
 from limpet.model.facts.running import children
+from limpet.model.facts.running.memory import WRITTEN
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.json_forms import event_form, head_form, key_form, time_form
-from limpet.session.loggers import SESSION
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.relations import relation_edge
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
-from limpet.store.files.state import RELATIONS, session_directory
 from limpet.store.pages import each_head
-from limpet.store.protocol import DerivesFiles, Query, plural
+from limpet.store.protocol import Query, plural
 from limpet.store.system import in_thread
 
 _Ends: TypeAlias = tuple[str, Key, Key]  # the kind of a relation, and from whom to whom
+_KNOWN_MAX: Final = 4_096
 _AT_ONCE: Final = 16  # sessions
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionMoved)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The state of the files of a session: up to which event of which one they go."""
+
+    uid: str
+    version: int
+    notes: bool  # its checkpoint and its notes are up to date
+
+
+Known: TypeAlias = dict[Key, Written]
 
 
 class Mirrored(msgspec.Struct, frozen=True):
@@ -66,17 +89,24 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 async def mirror(
-    services: Services, directory: Path, key: Key | Sequence[Key] | None, app: str | None
+    services: Services,
+    directory: Path,
+    key: Key | Sequence[Key] | None,
+    app: str | None,
+    known: Known | None = None,
 ) -> Mirrored:
     """Write one session, some, an app, or everything. Raises InvalidInput if it cannot be written,
     and StoreFull if there is no space: what is there then is whole. What is archived, or has moved
-    away, stays as it was written before; SessionArchived or SessionMoved if it was asked for."""
+    away, stays as it was written before; SessionArchived or SessionMoved if it was asked for.
+
+    `known` are sessions whose files were written before: they are gone on with."""
     sessions = events = 0
+    goes_on, known = known is not None, {} if known is None else known
     related: dict[_Ends, Any] = {}
     archived: set[Key] = set()
     try:
         async for some in _some(_sessions(services, key, app)):
-            writing = [_write(session, directory) for session in some]
+            writing = [_write(session, directory, known) for session in some]
             answers = await asyncio.gather(*writing, return_exceptions=True)
             for session, answer in zip(some, answers, strict=True):
                 if isinstance(answer, (SessionArchived, *_GONE)) and not isinstance(key, Key):
@@ -87,64 +117,14 @@ async def mirror(
                 lines, own = answer
                 related |= _works_for(session) | own
                 sessions, events = sessions + 1, events + lines
-        kept = archived if key is None and app is None else None
-        await in_thread(lambda: _relate(directory / RELATIONS, related, kept))
+        kept, path = archived if key is None and app is None else None, directory / RELATIONS
+        if related or not goes_on or kept is not None or not path.exists():
+            await in_thread(lambda: _relate(path, related, kept))
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput(
             f"nothing can be mirrored to {directory}: {error}. Name a directory that is writable."
         ) from error
     return Mirrored(sessions, events)
-
-
-class DerivedFiles:
-    """The files that a log store keeps for people: written after each compaction, in a task that
-    no caller waits for. Sessions whose files cannot be written are tried again after the next."""
-
-    def __init__(self, services: Services, store: DerivesFiles) -> None:
-        self._services, self._store = services, store
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
-        self._left: dict[Key, None] = {}  # sessions whose files are still to be written
-        self._closed = False
-        store.listen_compaction(self._heard)
-
-    def _heard(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody writes any more
-            self._loop.call_soon_threadsafe(self._begin)
-
-    def _begin(self) -> None:
-        if not self._closed and (self._task is None or self._task.done()):
-            self._task = self._loop.create_task(self._try())
-
-    async def _try(self) -> None:
-        try:
-            await self._write_changed()
-        except LimpetError as error:
-            SESSION.warning("derived files not written: error=%s", type(error).__name__)
-
-    async def write(self) -> Mirrored:
-        """Write the files of all sessions that were written to, after those that are being."""
-        await self._rest()
-        return await self._write_changed()
-
-    async def _write_changed(self) -> Mirrored:
-        directory = self._store.derived_directory
-        if directory is None:
-            return Mirrored()
-        self._left |= dict.fromkeys(self._store.take_changed())
-        done = await mirror(self._services, directory, tuple(self._left), None)
-        self._left.clear()
-        return done
-
-    async def close(self) -> None:
-        """Wait for what is being written, and begin nothing more."""
-        await asyncio.sleep(0)  # a compaction that has ended may just be heard of
-        await self._rest()
-        self._closed = True
-
-    async def _rest(self) -> None:
-        if self._task is not None:
-            await asyncio.wait([self._task])
 
 
 async def _sessions(
@@ -170,23 +150,47 @@ async def _some(sessions: AsyncIterator[Session[Any]]) -> AsyncIterator[list[Ses
         yield some
 
 
-async def _write(session: Session[Any], directory: Path) -> tuple[int, dict[_Ends, Any]]:
+async def _write(
+    session: Session[Any], directory: Path, known: Known
+) -> tuple[int, dict[_Ends, Any]]:
     """The files of one session: how many events are in them, and the relations they record."""
     await session.refresh(tail=0)
-    place = session_directory(directory, session.key)
-    lines, related = await _log(session, place)
-    await _rest(session, place)
+    place, before = session_directory(directory, session.key), known.pop(session.key, None)
+    head = session.head
+    if before is not None and before.uid != head.uid:
+        before = None
+    lines, related, noted = await _log(session, place, before)
+    await _rest(session, place, notes=noted or before is None or not before.notes)
+    known[session.key] = Written(head.uid, head.version, notes=True)
+    if len(known) > _KNOWN_MAX:
+        del known[next(iter(known))]
     return lines, related
 
 
-async def _log(session: Session[Any], place: Path) -> tuple[int, dict[_Ends, Any]]:
-    """events.jsonl, a page at a time: how many there are, and the relations among them."""
-    after, lines, version = session.head.floor, 0, session.version
+async def _log(
+    session: Session[Any], place: Path, before: Written | None
+) -> tuple[int, dict[_Ends, Any], bool]:
+    """events.jsonl, a page at a time: how many there are, the relations among them, and True if
+    notes are."""
+    noted = False
+    head, file = session.head, _AtomicFile(place / "events.jsonl")
+    after, version = head.floor, head.version
     related: dict[_Ends, Any] = {}
     by_id: dict[str, _Ends] = {}
-    with _AtomicFile(place / "events.jsonl") as file:
-        while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
+    page: Sequence[Event] = ()
+    if before is not None:
+        page = await session.read(after=before.version, limit=PAGE_MAX)
+        if before.version > version or len(page) == PAGE_MAX or _changes_earlier(page):
+            page = ()
+        else:
+            after, file = before.version, _GrowingFile(place / "events.jsonl")
+    lines = after - head.floor
+    try:
+        while after < version:
+            page = page or await session.read(after=after, limit=PAGE_MAX)
             some = [event for event in page if event.seq <= version]
+            if not some:
+                break
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
             for event in some:
                 new = _relation(session.key, event)
@@ -196,24 +200,42 @@ async def _log(session: Session[Any], place: Path) -> tuple[int, dict[_Ends, Any
                     ends = by_id.pop(event.data["relation"], None)
                     if ends is not None and ends not in by_id.values():
                         related[ends] = None  # not kept from an earlier run either
-            after, lines = page[-1].seq, lines + len(some)
-    return lines, related
+                noted = noted or event.type == WRITTEN
+            after, lines, page = some[-1].seq, lines + len(some), ()
+    except BaseException:
+        await in_thread(lambda: file.close(keep=False))
+        raise
+    await in_thread(file.close)
+    return lines, related, noted
 
 
-async def _rest(session: Session[Any], place: Path) -> None:
+def _changes_earlier(page: Sequence[Event]) -> bool:
+    """True if some of these events change what is written of events before them."""
+    return any([event.type in PROCESSING or event.type == UNRELATED for event in page])
+
+
+async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:
+    """The other files; checkpoint and notes only if they may have changed."""
     head = session.head
-    notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
-    last = await session.history.checkpoints(limit=1)
-    newest = [_checkpoint(each) for each in last.items]
     texts = writer_of(session).known.texts
     timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
+    timers.sort(key=lambda timer: str(timer["at"]))
+    values: dict[str, Any] = {}
+    newest: list[dict[str, Any]] = []
+    if notes:
+        values = {name: await getattr(session.memory, name).read() for name in _NOTES}
+        last = await session.history.checkpoints(limit=1)
+        newest = [_checkpoint(each) for each in last.items]
 
     def write() -> None:
         _json(place / "session.json", _summary(session, head))
-        with _AtomicFile(place / "wake-queue.jsonl") as file:
-            file.lines(sorted(timers, key=lambda timer: str(timer["at"])))
-        _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
-        for name, note in notes.items():
+        queue = place / "wake-queue.jsonl"
+        if timers or notes or queue.stat().st_size:
+            with _AtomicFile(queue) as file:
+                file.lines(timers)
+        if notes:
+            _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
+        for name, note in values.items():
             with _AtomicFile(place / "runtime" / _NOTES[name]) as file:
                 file.text("" if note is None else _shown(note.value))
 
@@ -319,29 +341,42 @@ class _AtomicFile:
         self._path, self._part = path, path.with_name(f"{path.name}.part")
 
     def __enter__(self) -> _AtomicFile:
-        with self._checked():
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            with self._checked() if kind is None else suppress(OSError):
-                self._file.close()
-                if kind is None:
-                    self._part.replace(self._path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        self.close(keep=kind is None)
 
     def text(self, text: str) -> None:
         with self._checked():
-            self._file.write(text.encode())
+            self._opened.write(text.encode())
 
     def lines(self, values: Iterable[Any]) -> None:
         with self._checked():
-            for value in values:
-                self._file.write(_encode(value) + b"\n")
+            self._opened.write(b"".join([_encode(value) + b"\n" for value in values]))
+
+    def close(self, *, keep: bool = True) -> None:
+        """Let the file take its place; or drop it."""
+        try:
+            with self._checked() if keep else suppress(OSError):
+                self._opened.close()
+                self._take_place(keep=keep)
+        finally:
+            if not keep:
+                self._part.unlink(missing_ok=True)
+
+    @cached_property
+    def _opened(self) -> IO[bytes]:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        return os.fdopen(os.open(self._part, flags, 0o600), "wb")
+
+    def _take_place(self, *, keep: bool) -> None:
+        if keep:
+            try:
+                self._part.replace(self._path)
+            except BaseException:
+                self._part.unlink(missing_ok=True)
+                raise
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -351,3 +386,77 @@ class _AtomicFile:
             if error.errno in NO_SPACE:
                 raise StoreFull(str(self._path)) from error
             raise
+
+
+class _GrowingFile(_AtomicFile):
+    """A file that lines are added to."""
+
+    @cached_property
+    def _opened(self) -> IO[bytes]:
+        return self._path.open("ab")
+
+    def _take_place(self, *, keep: bool) -> None:
+        """It has it."""
+
+
+# --- where the files are --------------------------------------------------------------------------
+
+RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
+_NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
+
+
+def session_directory(root: Path, key: Key) -> Path:
+    """Return the directory of the files of a session."""
+    return root.joinpath(*[_name_of(part) for part in (key.app, key.user, key.id)])
+
+
+def _name_of(part: str) -> str:
+    """A part of a key as the name of a directory: none leads out of its place, and no two parts
+    have the same."""
+    named = quote(part, safe=" @+=,")
+    if named.startswith("."):
+        named = f"%2E{named[1:]}"
+    if len(named) > _NAME_CHARS_MAX:  # no name that is short enough has a "!"
+        named = f"{named[: _NAME_CHARS_MAX - 33]}!{sha256(part.encode()).hexdigest()[:32]}"
+    return named
+
+
+def mirrored_keys(root: Path) -> list[Key]:
+    """The sessions that have files in a directory."""
+    keys: list[Key] = []
+    for path in root.glob("*/*/*/session.json"):
+        with suppress(OSError, msgspec.DecodeError):
+            keys.append(msgspec.json.decode(path.read_bytes(), type=_Named).session)
+    return keys
+
+
+class _Named(msgspec.Struct):
+    session: Key
+
+
+def remove_mirrored(root: Path, keys: Collection[Key]) -> None:
+    """Remove the files of sessions, and what the file of relations says of them. Raises OSError."""
+    _remove(root, [session_directory(root, key) for key in keys], {*keys}.__contains__)
+
+
+def remove_mirrored_user(root: Path, app: str, user: str) -> None:
+    """Remove the files of a user's sessions. Raises OSError."""
+    place = session_directory(root, Key(app, user, "any")).parent
+    _remove(root, [place], lambda key: (key.app, key.user) == (app, user))
+
+
+def _remove(root: Path, places: Iterable[Path], gone: Callable[[Key], bool]) -> None:
+    for place in places:
+        if place.is_dir():
+            shutil.rmtree(place)
+        for above in place.parents:
+            if above == root or not above.is_relative_to(root):
+                break
+            with suppress(OSError):  # there is another session of this user, or of this app
+                above.rmdir()
+    path = root / RELATIONS
+    if path.exists():
+        related = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
+        left = [each for each in related if not any(map(gone, _ends(each)[1:]))]
+        if left != related:
+            _json(path, left)

@@ -22,10 +22,9 @@ from typing import BinaryIO, Final, TypeAlias
 from limpet.errors import BackupDamaged, BackupRefused, StoreCorrupt, StoreForeign
 from limpet.store.coding.codec import Codec
 from limpet.store.doctor import damage
-from limpet.store.files.compaction import Compaction
 from limpet.store.files.disk import LOCK, DirectoryLock, LogDisk
-from limpet.store.files.snapshot import files_of
-from limpet.store.files.state import BLOBS, CURRENT, META, FilesState, upload_name
+from limpet.store.files.lines import FeedLine
+from limpet.store.files.state import META, JournaledStore
 from limpet.store.files.verify import FilesVerification
 from limpet.store.logs import FILES
 from limpet.store.protocol import Progress, Report, Restored
@@ -46,46 +45,29 @@ _ANOTHER: Final = "Restore another backup"
 class CapturedStore:
     """The files of a store at one instant, held open: what is removed meanwhile is still copied."""
 
-    def __init__(self, state: FilesState) -> None:
+    def __init__(self, store: JournaledStore) -> None:
         self._opened = ExitStack()
-        self.small = {META: state.disk.read_file(state.directory / META)}
-        if state.index_name:
-            for name in (CURRENT, state.index_name):
-                self.small[name] = state.disk.read_file(state.directory / name)
-        self.files: list[tuple[str, BinaryIO, int]] = []
-        end = state.log.end
-        numbers = {n for n in state.log.segments() if n <= end.segment} | files_of(state.index)
-        for number in sorted(numbers):
-            path = state.log.path(number)
-            if path.exists():
+        self._meta = store.disk.read_file(store.directory / META)
+        self._files: list[tuple[str, BinaryIO, int]] = []
+        journal, end = store.journal, store.journal.end
+        for number in journal.segments():
+            if store.base_segment <= number <= end.segment:
+                path = journal.path(number)
                 file = self._opened.enter_context(path.open("rb"))
                 size = end.offset if number == end.segment else path.stat().st_size
-                self.files.append((f"log/{path.name}", file, size))
-        self.chunks = [
-            state.directory / BLOBS / str(entry.row) / upload_name(blob.upload) / str(number)
-            for entry in state.index.by_row.values()
-            for blob in (entry.blobs or {}).values()
-            for number in range(blob.chunks)
-        ]
-        self._directory = state.directory
+                self._files.append((f"log/{path.name}", file, size))
 
     def write(self, target: Path, progress: Progress | None) -> None:
         """Put everything into a tar file."""
-        total = len(self.small) + len(self.files) + len(self.chunks)
-        done = 0
+        total = 1 + len(self._files)
         with self._opened, tarfile.open(target, "w") as tar:
-            for name, content in self.small.items():
-                _add(tar, name, io.BytesIO(content), len(content))
-                done = _step(progress, done, total)
-            for name, file, size in self.files:
+            _add(tar, META, io.BytesIO(self._meta), len(self._meta))
+            for done, (name, file, size) in enumerate(self._files, 1):
+                if progress is not None:
+                    progress(done, total)
                 _add(tar, name, file, size)
-                done = _step(progress, done, total)
-            for path in self.chunks:
-                if path.exists():  # else it was erased meanwhile
-                    with path.open("rb") as file:
-                        name = str(path.relative_to(self._directory))
-                        _add(tar, name, file, path.stat().st_size)
-                done = _step(progress, done, total)
+            if progress is not None:
+                progress(total, total)
 
     def close(self) -> None:
         self._opened.close()
@@ -94,7 +76,9 @@ class CapturedStore:
 _Capture: TypeAlias = Callable[[], CapturedStore]
 
 
-def captured_store(state: FilesState, read: Callable[[_Capture], CapturedStore]) -> CapturedStore:
+def captured_store(
+    store: JournaledStore, read: Callable[[_Capture], CapturedStore]
+) -> CapturedStore:
     """The files of a store that another process writes, which may compact it meanwhile: `read`
     runs a read again then."""
     captured: CapturedStore | None = None
@@ -103,7 +87,7 @@ def captured_store(state: FilesState, read: Callable[[_Capture], CapturedStore])
         nonlocal captured
         if captured is not None:
             captured.close()
-        captured = CapturedStore(state)
+        captured = CapturedStore(store)
         return captured
 
     return read(capture)
@@ -139,12 +123,8 @@ async def back_up_directory(
 
     def run() -> Report | None:
         refuse_place(target)
-        state = FilesState(path.absolute(), LogDisk(), Codec(None), write=False)
-        state.open()
-        try:
-            back_up(captured_store(state, state.read), path, target, progress)
-        finally:
-            state.close()
+        with _opened(path.absolute(), write=False) as store:
+            back_up(captured_store(store, store.look), path, target, progress)
         if not verify:
             return None
         with _unpacked(target, target) as place:
@@ -228,44 +208,42 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None
         os.fsync(file.fileno())
 
 
-def _verified(place: Path, progress: Progress | None) -> Report:
-    state = FilesState(place, LogDisk(), Codec(None), write=False)
-    state.open()
+@contextmanager
+def _opened(place: Path, *, write: bool) -> Iterator[JournaledStore]:
+    """A store without its lock and its writer."""
+    store = JournaledStore(place, LogDisk(), Codec(None), None, write=write)
     try:
-        return FilesVerification(state, state.codec).run(None, progress)
+        store.open_directory()
+        yield store
     finally:
-        state.close()
+        store.close_files()
+
+
+def _verified(place: Path, progress: Progress | None) -> Report:
+    with _opened(place, write=False) as store:
+        return FilesVerification(store, store.codec).run(None, progress)
 
 
 def _issued(target: Path) -> int:
     """The last position that the store in this place has handed out, if it can be read."""
     if not (target / META).is_file():
         return 0
-    state = FilesState(target, LogDisk(), Codec(None), write=False)
     try:
-        state.open()
-        return state.index.feed_first + len(state.index.feed)
+        with _opened(target, write=False) as store:
+            return store.feed_end(0)
     except Exception:  # it is being replaced, perhaps because of this
         return 0
-    finally:
-        if hasattr(state, "log"):
-            state.close()
 
 
 def _lift(place: Path, issued: int) -> None:
     """Let positions in the feed begin above every one that was handed out since the backup: used
     again, they would hide what comes now from those who remember them."""
-    state = FilesState(place, LogDisk(), Codec(None), write=True)
-    state.open()
-    try:
-        last = max(issued, state.index.feed_first + len(state.index.feed))
-        Compaction(state, lambda: 0, lambda: None).run()
+    with _opened(place, write=True) as store:
+        last = max(issued, store.feed_end(0))
         epoch = max(time.time_ns() // 1_000_000, (last >> _EPOCH_BITS) + 1)
-        state.index.feed_first = (epoch << _EPOCH_BITS) + 1
-        state.write_index()
-        state.log.trim()
-    finally:
-        state.close()
+        store.journal.append([[FeedLine((epoch << _EPOCH_BITS) + 1)]])
+        store.journal.trim()
+        store.journal.note_closed()
 
 
 def _take_place(place: Path, target: Path) -> None:
@@ -289,12 +267,6 @@ def _add(tar: tarfile.TarFile, name: str, file: BinaryIO, size: int) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o600
     tar.addfile(member, file)
-
-
-def _step(progress: Progress | None, done: int, total: int) -> int:
-    if progress is not None:
-        progress(done + 1, total)
-    return done + 1
 
 
 def _sync(path: Path) -> None:

@@ -1,105 +1,76 @@
-"""Compaction: the log up to here becomes an index and frames, and its segments go.
+"""Compaction: the journal is written again without what nobody needs any more.
 
-The lines of each session are put together, compressed, into a file of frames; what nobody can read
-any more is left out. Then the index that refers to them takes the place of the one before, in one
-rename, and only then are the old files removed. A process that dies at any step leaves the old
-index with the old files, or the new index with the new ones; what belongs to neither is removed
-when the store is opened.
+Every event that retention or erasure has not removed stays, in its order; what goes are `changes`,
+superseded leases, marks and snapshots, and what was erased or deleted. Behind them stand leases,
+marks, certificates and the folds of sessions, which save reading their logs. The new segment is
+written beside the old ones, synced and renamed: from then on it stands for all of them. A process
+that dies at any step leaves the old or the new.
 
-It runs on the writer's thread when nobody waits: when the segments are large, or when there is
-something in them and the last compaction is long ago.
+It runs on the writer's thread between two batches: when what was written since the last one is
+large (and no smaller than what that one has left), or when the last one is long ago.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
-from zlib import crc32
 
-import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
-from limpet.model.limits import SNAPSHOT_SHARE
-from limpet.store.coding import bodies
-from limpet.store.coding.codec import COMPRESSED, Damaged, zstd
-from limpet.store.files.index import FilesIndex, IndexedSession, Places
+from limpet.model import ScopeKey
+from limpet.store.coding.seal import Awaited
+from limpet.store.files.batch import lease_change, snapshot_line
+from limpet.store.files.journal import SegmentWriter, place_of, read_line
 from limpet.store.files.lines import (
+    AnyLine,
+    BaseLine,
+    BlobLine,
+    ChunkLine,
+    EventLine,
     FeedLine,
-    LogLine,
+    LostLine,
+    MacLine,
+    NameLine,
     SnapshotLine,
-    decode_any,
-    encode_line,
+    TombLine,
 )
-from limpet.store.files.log import (
-    compacted_number,
-    framed,
-    is_frame,
-    place_of,
-    segment_of,
+from limpet.store.files.records import MISSING, JournaledLog
+from limpet.store.files.state import DAMAGED, JournaledBlob, JournaledStore
+from limpet.store.memory.changes import (
+    ColdChange,
+    EraseChange,
+    MarkChange,
+    PinChange,
+    RingChange,
 )
-from limpet.store.files.snapshot import files_of
-from limpet.store.files.state import FilesState
+from limpet.store.memory.tables import MemoryLog
 from limpet.store.protocol import Compacted
 
-COMPACT_BYTES_MIN: Final = 2**20  # enough
-FRAME_BYTES: Final = 32 * 2**10  # of lines in a frame, before it is compressed
-# The last events of a long session have a frame of their own: they are what is read first.
-_TAIL: Final = 24
-_TAIL_AFTER_BYTES: Final = FRAME_BYTES // 4  # of lines before them, in a frame of theirs
-FILES_MAX: Final = 8  # compacted files; then all become one
+COMPACT_BYTES_MIN: Final = 2**20  # enough for one that is due by its age
 RETRY_SECONDS: Final = 60  # after a compaction that failed
-MERGE_SHARE: Final = 2  # a compacted file smaller than this many times what is new is merged
-_FEED_ENTRIES: Final = 8_192
-_INDEX_LINES: Final = 256  # lines since the last index for which a clean close writes one
-_LOST: Final = b"{}"  # stands for a line that cannot be read
-
-
-def finish(state: FilesState) -> None:
-    """Leave a store as the next process opens it quickest."""
-    state.finish_erasures()
-    lines = state.log.end.n - state.indexed.n
-    grown = state.log.end.segment > state.indexed.segment
-    if lines > _INDEX_LINES and (grown or state.log.end.offset > state.index_bytes // 4):
-        state.write_index()
-    state.log.trim()
-    state.note_closed()
-
-
-class NewPlaces(msgspec.Struct):
-    """The places to which compaction has moved what an entry refers to."""
-
-    frames: array[int] | None
-    snapshots: array[int] | None = None
-    base: int = 0
-    # From the one to the other event, lines were written again: inputs say what processed them.
-    written: tuple[int, int] = (0, 0)
 
 
 class Compaction:
-    """Compacts the log of a store, when it is due or when somebody asks."""
+    """Compacts the journal of a store, when it is due or when somebody asks."""
 
-    def __init__(
-        self, state: FilesState, clock: Callable[[], int], heard: Callable[[], None]
-    ) -> None:
-        """`heard` is called after each."""
-        self._state, self._clock, self._heard = state, clock, heard
-        self._began_us, self._failed_us = clock(), 0
-        self._counted = self._earlier = 0  # the last segment, and the bytes of those before it
-        self._damaged: set[int] = set()  # numbers of files in which a line cannot be read
+    def __init__(self, store: JournaledStore) -> None:
+        self._store = store
+        self._began_us, self._failed_us = store.now_us(), 0
+        self._counted = self._earlier = 0  # the last segment, and the bytes since the compaction
 
     def is_due(self) -> bool:
-        """True if the segments are large, or old and worth it. It is asked at every commit."""
-        size, state = self._segment_bytes(), self._state
-        if size <= min(COMPACT_BYTES_MIN, state.compact_bytes):
+        """True if it is. It is asked at every commit."""
+        size, store = self._new_bytes(), self._store
+        if size <= min(COMPACT_BYTES_MIN, store.compact_bytes):
             return False
-        now_us = self._clock()
+        now_us = store.now_us()
         if now_us < self._failed_us + RETRY_SECONDS * 1_000_000:
             return False
-        age = (now_us - (state.index.compacted_us or self._began_us)) / 1e6
-        return size > state.compact_bytes or age > state.compact_seconds
+        age = (now_us - (store.compacted_us or self._began_us)) / 1e6
+        large = size > store.compact_bytes and size > store.compacted_bytes
+        return large or age > store.compact_seconds
 
     def when_due(self) -> None:
         """Compact if it is due. One that fails is not tried again at every commit."""
@@ -107,312 +78,214 @@ class Compaction:
             try:
                 self.run()
             except BaseException:
-                self._failed_us = self._clock()
+                self._failed_us = self._store.now_us()
                 raise
 
-    def _segment_bytes(self) -> int:
-        log = self._state.log
-        if self._counted != log.end.segment:
-            earlier = [number for number in log.segments() if number < log.end.segment]
-            self._earlier = sum([log.bytes_of(number) for number in earlier])
-            self._counted = log.end.segment
-        return self._earlier + log.end.offset
+    def _new_bytes(self) -> int:
+        """The bytes that were written since the last compaction."""
+        store, end = self._store, self._store.journal.end
+        if self._counted != end.segment:
+            first = store.base_segment + (1 if store.compacted_bytes else 0)
+            self._earlier = store.segment_bytes(first) - end.offset
+            self._counted = end.segment
+        return self._earlier + end.offset
 
-    def run(self) -> Compacted:
-        """Compact everything up to here. The caller is the only writer."""
-        state = self._state
-        with state.lock:
-            state.finish_erasures()
-            before = self._segment_bytes()
-            state.log.roll()
-        end = state.log.end
-        merged = self._merged()
-        before += sum([state.log.bytes_of(each) for each in merged])
-        state.compacted += 1  # also if it fails: a number is used once
-        number = compacted_number(state.compacted)
-        path = state.log.path(number)
-        self._damaged.clear()
-        with FrameFile(state, path, number) as file:
-            moved, names = self._write(file, merged)
-            feed = self._write_feed(file, merged)
-            size = file.size
-        with state.lock:
-            self._swap(moved, names, feed)
-            state.index.compacted_us = self._clock()
-            if not size:
-                state.disk.unlink(path)
-            state.write_index()
-            old = [n for n in state.log.segments() if n < end.segment]
-            state.set_aside([*old, *merged], self._damaged)
-            state.log.forget([*old, *merged])
+    def run(self, *, keep: bool = True) -> Compacted:
+        """Compact everything up to here. The caller is the only writer. `keep`: a copy of segments
+        in which something cannot be read."""
+        store, journal = self._store, self._store.journal
+        before = store.segment_bytes(store.base_segment)
+        end = journal.end
+        journal.roll()
+        old = [n for n in journal.segments() if n < journal.end.segment]
+        with SegmentWriter(journal, end.segment, store.now_us(), store.endings) as writer:
+            moved = _Moved(store, writer)
+            for line, place in self._lines(old):
+                moved.add(place, line)
+            with store.lock:
+                standing = list(self._standing())
+            for made in standing:
+                writer.add(made)
+            writer.add(FeedLine(store.feed_end(moved.next)))
+            for log in store.logs():
+                moved.fold(log)
+            writer.finish(end)
+        with store.lock:
+            if keep:
+                self._set_aside(old)
+            journal.replace(end.segment, old)
+            moved.settle()
+            store.compacted(end.segment, writer.offset)
         self._counted = 0
-        self._heard()
-        return Compacted(rows_bytes=before, segment_bytes=size)
+        return Compacted(rows_bytes=before, segment_bytes=writer.offset)
 
-    # --- which files ---------------------------------------------------------------------------
+    def _lines(self, old: list[int]) -> Iterator[tuple[AnyLine, int]]:
+        journal = self._store.journal
+        for number in old:
+            if number < self._store.base_segment:
+                continue
+            for at, text, _ in journal.texts(number):
+                read = read_line(text)
+                if read is not None:
+                    yield read[1], place_of(number, at)
 
-    def _merged(self) -> set[int]:
-        """The compacted files that are written again: the newest ones that are small, or all."""
-        log = self._state.log
-        used = files_of(self._state.index)
-        numbers = [number for number in log.compacted_numbers() if number in used]
-        if len(numbers) >= FILES_MAX:
-            return set(numbers)
-        total, merged = self._segment_bytes() // 4, set[int]()
-        for number in reversed(numbers):
-            size = log.bytes_of(number)
-            if size > total * MERGE_SHARE:
-                break
-            merged.add(number)
-            total += size
-        return merged
+    def _set_aside(self, old: list[int]) -> None:
+        """Keep a copy of segments in which something cannot be read, before they go."""
+        journal, faulty = self._store.journal, {fault.file for fault in self._store.faults}
+        for number in old:
+            path = journal.path(number)
+            if path.name in faulty and path.exists():
+                content = journal.disk.read_file(path)
+                journal.disk.put_file(path.with_name(f"{path.name}{DAMAGED}"), content)
 
-    # --- what goes into the new file -----------------------------------------------------------
+    def _standing(self) -> Iterator[AnyLine]:
+        """The lines that stand beside the events: of sessions, and of the store."""
+        store = self._store
+        for log in store.logs():
+            head, row = log.head, log.row
+            names = (head.key.app, head.key.user, head.key.id)
+            if head.deleted_us is not None:
+                times = (head.created_us, head.updated_us, head.active_us, head.deleted_us)
+                link, ending = head.link.hex(), head.ending or "deleted"
+                yield TombLine(row, names, head.uid, head.version, link, times, head.floor, ending)
+                continue
+            if head.fence:
+                yield lease_change(row, head)
+            yield from [PinChange(row, seq, number) for number, seq in log.pins.items()]
+            if log.cold:
+                yield ColdChange(row, log.cold, tuple(sorted(log.hot)))
+            if log.mac is not None:
+                yield MacLine(row, log.mac.hex())
+            if store.is_refused(log):
+                yield LostLine(row)
+        for erasure in store.erasures():
+            mark, link = erasure.key_hash.hex(), erasure.link.hex()
+            made = (mark, erasure.version, link, erasure.erased_us, erasure.forks_kept)
+            yield EraseChange(certificates=(made,))
+        for mark_ in store.living_marks():
+            yield MarkChange(mark_.space, mark_.name, mark_.value, mark_.until_us)
+        if (ring := store.ring_id) is not None:
+            yield RingChange(ring)
+        if store.unknown:
+            yield LostLine()
 
-    def _write(
-        self, file: FrameFile, merged: set[int]
-    ) -> tuple[dict[int, NewPlaces], dict[tuple[str, str, str], NewPlaces]]:
-        index = self._state.index
-        moved: dict[int, NewPlaces] = {}
-        for entry in list(index.by_row.values()):
-            last = _kept_upto(index, entry)
-            lines = (self._event(entry, seq) for seq in _seqs(entry, merged, last))
-            frames = self._frames(file, entry, lines, merged, last)
-            made = NewPlaces(frames, written=(_first_written(entry, merged), last))
-            made.snapshots = self._snapshots(file, entry, merged, last)
-            made.base = self._single(file, entry.base, merged)
-            moved[entry.row] = made
-        names: dict[tuple[str, str, str], NewPlaces] = {}
-        for owner, owned in list(index.names.items()):
-            for name, each in list(owned.items()):
-                lines = (self._line(each, number) for number in _seqs(each, merged, each.last))
-                names[(*owner, name)] = NewPlaces(
-                    self._frames(file, each, lines, merged, each.last)
+
+class _Moved:
+    """The lines that were written again, and where each is now."""
+
+    def __init__(self, store: JournaledStore, writer: SegmentWriter) -> None:
+        self._store, self._writer = store, writer
+        self._logs = {log.row: log for log in store.logs()}
+        self._names = dict(store.name_logs())
+        self._needed = {log.row: _needed(log, store) for log in store.logs()}
+        self._events: dict[int, array[int]] = {row: array("Q") for row in self._logs}
+        self._snapshots: dict[int, array[int]] = {}
+        self._versions: dict[ScopeKey, array[int]] = {of: array("Q") for of in self._names}
+        self._bases: dict[int, int] = {}
+        self._chunks: dict[int, int] = {}  # the old place of each that is needed; 0, then the new
+        self._blobs: dict[tuple[int, str], int] = {}
+        for log in self._logs.values():
+            for blob in log.blobs.values() if self._needed[log.row] else ():
+                self._chunks.update(dict.fromkeys(blob.chunks, 0))
+        for upload in store.uploads():
+            self._chunks.update(dict.fromkeys(upload.chunks, 0))
+        self._feed = store.feed_entries()
+        self.next = 1  # the number that a reader would give the next event
+
+    def add(self, place: int, line: AnyLine) -> None:
+        """Write a line again, if anybody needs it."""
+        log = self._logs.get(getattr(line, "row", 0))
+        if isinstance(line, NameLine):
+            of = (line.app, line.user, line.name)
+            name, at = self._names.get(of), line.version - 1
+            if name is not None and _at(name.places, at) == place:
+                _put(self._versions[of], at, self._writer.add(line))
+        elif isinstance(line, ChunkLine):
+            if place in self._chunks:
+                self._chunks[place] = self._writer.add(line)
+        elif log is None or not self._needed[log.row]:
+            return
+        elif isinstance(line, EventLine):
+            self._event(place, line, log)
+        elif isinstance(line, BaseLine):
+            if log.base_place == place:
+                line.session = _names(log)
+                self._bases[log.row] = self._writer.add(line)
+        elif isinstance(line, BlobLine):
+            blob = log.blobs.get(line.hash)
+            if blob is not None and blob.place == place:
+                self._blobs[log.row, line.hash] = self._writer.add(line)
+        elif isinstance(line, SnapshotLine) and not line.fold:
+            self._snapshot(line)
+
+    def _event(self, place: int, line: EventLine, log: JournaledLog) -> None:
+        at = line.seq - log.floor - 1
+        if _at(log.places, at) != place or line.seq > self._needed[log.row]:
+            return
+        number = next((n for n, *of in self._feed if of == [line.row, line.seq]), self.next)
+        if number != self.next:
+            self._writer.add(FeedLine(number))
+        self.next = number + 1
+        line.changes, line.session = UNSET, _names(log)
+        _put(self._events[log.row], at, self._writer.add(line))
+
+    def _snapshot(self, line: SnapshotLine) -> None:
+        kept = self._snapshots.setdefault(line.row, array("Q"))
+        kept.extend((line.seq, self._writer.add(line)))
+
+    def fold(self, log: JournaledLog) -> None:
+        """Write the fold of a session, unless its keys are not at hand."""
+        store, kept = self._store, self._snapshots.get(log.row)
+        head = log.head
+        if head.deleted_us is not None or (kept is not None and kept[-2] == head.version):
+            return
+        with store.lock, suppress(Awaited, RecursionError, ValueError, TypeError):
+            fold = log.fold
+            if not fold.damaged:
+                line = snapshot_line(log.row, fold, store.codec)
+                line.fold = True
+                self._snapshot(line)
+
+    def settle(self) -> None:
+        """Look for everything in its new place."""
+        for row, log in self._logs.items():
+            log.places = self._events[row]
+            log.snapshots = self._snapshots.get(row, array("Q"))
+            log.base_place = self._bases.get(row, 0)
+            log.lost = self._store.is_refused(log)
+            log.blobs = {
+                hash: JournaledBlob(
+                    blob.blob,
+                    [self._chunks.get(place, MISSING) for place in blob.chunks],
+                    self._blobs.get((row, hash), MISSING),
                 )
-        return moved, names
-
-    def _frames(
-        self,
-        file: FrameFile,
-        entry: Places,
-        lines: Iterator[bytes],
-        merged: set[int],
-        last: int,
-    ) -> array[int] | None:
-        """The frames of an entry: those that stay, and new ones of all that follow."""
-        frames = array("Q", [])
-        first = entry.first
-        kept = entry.frames or array("Q")
-        for at in range(0, len(kept), 2):
-            if segment_of(kept[at + 1]) in merged:
-                break
-            if kept[at] > last:
-                break
-            frames.extend(kept[at : at + 2])
-        first = _first_written(entry, merged)
-        room: list[bytes] = []
-        size = 0
-        for number, line in enumerate(lines, first):
-            room.append(line)
-            size += len(line)
-            if size >= FRAME_BYTES or (number == last - _TAIL and size >= _TAIL_AFTER_BYTES):
-                frames.extend((first, file.add(room)))
-                first, room, size = first + len(room), [], 0
-        if room:
-            frames.extend((first, file.add(room)))
-        return frames if len(frames) else None
-
-    def _event(self, entry: IndexedSession, seq: int) -> bytes:
-        reader = self._state.reader
-        try:
-            line = reader.event_line(entry, seq)
-        except Damaged:
-            return self._lost(entry, seq)
-        if line.input and line.done is None and (by := entry.processed_by(seq)):
-            with suppress(Damaged):
-                line.done = (by, reader.event_line(entry, by).time)
-        line.changes = line.facts = UNSET
-        line.mac, line.active, line.left, line.begins, line.chain = "", 0, 0, False, ""
-        return bytes(encode_line(line))
-
-    def _line(self, entry: Places, number: int) -> bytes:
-        try:
-            line = decode_any(self._state.reader.text(entry, number))
-        except (Damaged, msgspec.MsgspecError):
-            return self._lost(entry, number)
-        return _bare(line)
-
-    def _lost(self, entry: Places, number: int) -> bytes:
-        """Stand in for a line that cannot be read, and remember the file that it is in."""
-        if (at := entry.find(number)) is not None:
-            self._damaged.add(segment_of(at[0]))
-        return _LOST
-
-    def _single(self, file: FrameFile, place: int, merged: set[int]) -> int:
-        """A line that is read alone, in a frame of its own."""
-        if not place or (is_frame(place) and segment_of(place) not in merged):
-            return place
-        try:
-            line = self._state.reader.single(place)
-        except Damaged:
-            self._damaged.add(segment_of(place))
-            return 0
-        if isinstance(line, SnapshotLine):
-            self._plain(line)
-        return file.add([_bare(line)])
-
-    def _snapshots(
-        self, file: FrameFile, entry: IndexedSession, merged: set[int], last: int
-    ) -> array[int] | None:
-        """The newest snapshot, and older ones as long as they take a small share of the log."""
-        kept = array("Q")
-        budget = max(0, entry.last - entry.floor) * 256 // SNAPSHOT_SHARE
-        for count, (seq, place) in enumerate(entry.snapshots_upto(last)):
-            pinned = entry.pins is not None and seq in entry.pins.values()
-            if count and not pinned:
-                budget -= entry.snapshot_bytes >> min(count, 8)
-                if budget < 0:
-                    continue
-            put = self._single(file, place, merged)
-            if put:
-                kept.extend((put, seq))  # turned round below: the oldest comes first
-        kept.reverse()
-        return kept if len(kept) else None
-
-    def _plain(self, line: SnapshotLine) -> None:
-        """A compressed body as it was before: the frame compresses it, and anybody reads it."""
-        if line.flags != COMPRESSED:
-            return
-        entry = self._state.index.by_row.get(line.row)
-        if entry is None:
-            return
-        raw = bytes(zstd().decompress(line.stored))
-        link = self._state.reader.link_at(entry, line.seq)
-        if link is None:
-            return
-        place = bodies.snapshot_place(entry.head.uid, line.seq, link)
-        line.body, line.packed, line.flags = Raw(raw), "", 0
-        line.sum = crc32(place.aad(), crc32(raw))
-
-    def _write_feed(self, file: FrameFile, merged: set[int]) -> list[tuple[int, int]]:
-        """The feed in frames: positions stay what they are."""
-        state, index = self._state, self._state.index
-        frames: list[tuple[int, int]] = []
-        for first, place in index.feed_frames:
-            if segment_of(place) not in merged:
-                frames.append((first, place))
-                continue
-            try:
-                entries = list(state.feed_frame(place))
-            except Damaged:
-                frames.append((first, place))
-                continue
-            frames.append((first, file.add([msgspec.json.encode(FeedLine(first, entries))])))
-        for at in range(0, len(index.feed), _FEED_ENTRIES):
-            entries = index.feed[at : at + _FEED_ENTRIES].tolist()
-            first = index.feed_first + at
-            frames.append((first, file.add([msgspec.json.encode(FeedLine(first, entries))])))
-        self._feed_count = len(index.feed)
-        return frames
-
-    # --- the new places ------------------------------------------------------------------------
-
-    def _swap(
-        self,
-        moved: dict[int, NewPlaces],
-        names: dict[tuple[str, str, str], NewPlaces],
-        feed: list[tuple[int, int]],
-    ) -> None:
-        index = self._state.index
-        for row, made in moved.items():
-            entry = index.by_row.get(row)
-            if entry is None:
-                continue
-            first, last = made.written
-            _refer(entry, made.frames, last)
-            entry.snapshots, entry.base = made.snapshots, made.base
-            if entry.processed is not None:
-                late = [pair for pair in entry.processed if not first <= pair >> 32 <= last]
-                entry.processed = array("Q", late) if late else None
-            if entry.pending is not None and not len(entry.pending):
-                entry.pending = None
-        for (app, user, name), made in names.items():
-            each = index.names.get((app, user), {}).get(name)
-            if each is not None:
-                _refer(each, made.frames, each.last)
-        index.feed_frames = feed
-        index.feed_first += self._feed_count
-        del index.feed[: self._feed_count]
-        index.tighten()
-        self._state.forget_frames()
+                for hash, blob in log.blobs.items()
+                if self._needed[row]
+            }
+        for of, name in self._names.items():
+            name.places = self._versions[of]
+        for upload in self._store.uploads():
+            upload.chunks[:] = [self._chunks[place] for place in upload.chunks]
 
 
-class FrameFile:
-    """A compacted file being written: durable when the block ends."""
-
-    def __init__(self, state: FilesState, path: Path, number: int) -> None:
-        self._disk, self._path, self._number = state.disk, path, number
-        self.size = 0
-
-    def __enter__(self) -> FrameFile:
-        self._handle = self._disk.open(self._path, write=True, create=True)
-        self._disk.truncate(self._handle, 0)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._disk.sync(self._handle)  # before an index refers to it
-                self._disk.sync_directory(self._path.parent)
-        finally:
-            self._disk.close(self._handle)
-
-    def add(self, lines: list[bytes]) -> int:
-        """Write lines as a frame, and return its place."""
-        data = framed(lines)
-        self._disk.write(self._handle, data, self.size)
-        place = place_of(self._number, self.size)
-        self.size += len(data)
-        return place
+def _names(log: JournaledLog) -> tuple[str, str, str]:
+    key = log.head.key
+    return key.app, key.user, key.id
 
 
-def _bare(line: LogLine) -> bytes:
-    """A line without what only the root log needs."""
-    line.chain = ""
-    line.left, line.begins = 0, False  # type: ignore[attr-defined]  # every kind has them
-    return bytes(encode_line(line))
+def _needed(log: MemoryLog, store: JournaledStore) -> int:
+    """The last event of a log that somebody can read: all of a living one, those of an ended one
+    that forks go on from."""
+    if log.head.deleted_us is None:
+        return log.head.version
+    forks = [fork for fork in log.forks if store.has_row(fork.row)]
+    return max([min(fork.floor, _needed(fork, store)) for fork in forks], default=0)
 
 
-def _kept_upto(index: FilesIndex, entry: IndexedSession) -> int:
-    """The last event of an entry that somebody can read: of a tombstone, what its forks read."""
-    if index.living.get(entry.key) is entry:
-        return entry.last
-    return max([_floor(index, fork) for fork in entry.forks or ()], default=entry.floor)
+def _at(places: array[int], at: int) -> int:
+    return places[at] if 0 <= at < len(places) else MISSING
 
 
-def _floor(index: FilesIndex, fork: IndexedSession) -> int:
-    """Up to where a fork reads its parent, itself living or read by one that is."""
-    if index.by_row.get(fork.row) is not fork:
-        return 0
-    living = index.living.get(fork.key) is fork
-    if living or any(_floor(index, each) for each in fork.forks or ()):
-        return fork.floor
-    return 0
-
-
-def _first_written(entry: Places, merged: set[int]) -> int:
-    """The first number that is written into the new file."""
-    kept = entry.frames or ()
-    for at in range(0, len(kept), 2):
-        if segment_of(kept[at + 1]) in merged:
-            return int(kept[at])
-    return entry.single_first
-
-
-def _seqs(entry: Places, merged: set[int], last: int) -> range:
-    return range(_first_written(entry, merged), last + 1)
-
-
-def _refer(entry: Places, frames: array[int] | None, last: int) -> None:
-    entry.frames = frames
-    entry.single_first, entry.single = last + 1, None
+def _put(places: array[int], at: int, place: int) -> None:
+    places.extend([MISSING] * (at - len(places)))
+    places.append(place)

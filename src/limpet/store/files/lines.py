@@ -1,25 +1,30 @@
-"""The lines of the root log: what each says, how it is checked, and how a change is described.
+"""The lines of the journal: what each says, how it is checked, and how a change is described.
 
 A line is one JSON object. `op` says what it is, `n` counts lines, `crc` is the checksum of the line
-itself, and `chain` has those of the two lines before it, so that each covers all before it:
+itself, and `chain` says of the line before whose it is and what its checksum is:
 
-    {"op":"event","n":7,"chain":"1f0ac42d77b0e916",…,"crc":"9c3e01aa"}
+    {"op":"event","n":7,"chain":"3.12.1f0ac42d",…,"crc":"9c3e01aa"}
 
-That finds lines that are missing, doubled or swapped. Who changes an event on purpose is found by
-its `link`, the hash chain of its session.
+Here that is event 12 of the session in row 3. So a line that is missing, doubled or swapped is
+noticed, and one that cannot be read is known by the line behind it. Who changes an event on purpose
+is found by its `link`, the hash chain of its session.
 
 Lines of one caller are a group: `left` counts those that follow, and a group without its last line
 was never acknowledged. `begins` marks the first line of a batch, which is written after everything
 before it was synced. In a sealed store bodies and changes are sealed; the rest is readable.
+
+What is no event is a change of the memory store's (`limpet.store.memory.changes`), or one of those
+here that only a journal has.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -27,35 +32,29 @@ from msgspec import UNSET, Raw, UnsetType
 
 from limpet.model import ABSENT, encode, ops, scope_of
 from limpet.store.coding.codec import Damaged
+from limpet.store.memory.changes import (
+    ColdChange,
+    EndChange,
+    EraseChange,
+    LeaseChange,
+    MarkChange,
+    Names,
+    PinChange,
+    RingChange,
+    StoreChange,
+    TakeChange,
+)
 
 VALUE_BYTES_MAX: Final = 1_024  # of a value in `changes`; of a longer one its length and hash
 _SHORT_CHARS: Final = VALUE_BYTES_MAX // 6  # of a text that is short enough however it is escaped
-CHAIN_START: Final = "0" * 16
-CRC_START: Final = "0" * 8
+START: Final = "-.00000000"  # the chain of the first line
 _TRAILER_BYTES: Final = len(b',"crc":"00000000"}')
 LINE_END_BYTES: Final = _TRAILER_BYTES + 1  # the checksum, the brace and the newline
 _PLAIN: Final = frozenset((int, float, bool, type(None)))
 _encode: Final = msgspec.json.Encoder().encode
-Names: TypeAlias = tuple[str, str, str]  # app, user and id of a session
 
 
-class FieldChange(msgspec.Struct, gc=False):
-    """The effect of one operation on a field of the session."""
-
-    operation: str
-    field: Any
-    value_before: Any
-    value_after: Any
-
-
-class LogLine(msgspec.Struct, omit_defaults=True, gc=False, tag_field="op"):
-    """The members that every line has."""
-
-    n: int = 0
-    chain: str = ""
-
-
-class PackedLine(LogLine, omit_defaults=True, gc=False):
+class PackedLine(StoreChange, omit_defaults=True, gc=False):
     """A line with a body: `body` if it is plain JSON, else `packed`, with `flags` and `sum`."""
 
     body: Raw | UnsetType = UNSET
@@ -63,9 +62,9 @@ class PackedLine(LogLine, omit_defaults=True, gc=False):
     flags: int = 0
     sum: int = 0  # the checksum of the codec, where the place is part of it
 
-    def put(self, flags: int, stored: bytes, crc: int) -> None:
+    def put(self, flags: int, stored: bytes, crc: int, *, plain: bool = True) -> None:
         self.flags, self.sum = flags, crc
-        if flags:
+        if flags or not plain:
             self.packed = b64encode(stored).decode()
         else:
             self.body = Raw(stored)
@@ -101,7 +100,7 @@ class EventLine(PackedLine, omit_defaults=True, gc=False, tag="event"):
     wake_id: str | None = None
     input: bool = False
     processes: tuple[int, ...] = ()  # seqs of the inputs that it marks as processed
-    done: tuple[int, int] | None = None  # of a compacted input: seq and time of what processed it
+    done: tuple[int, int] | None = None  # of a compacted input, by earlier releases: seq and time
     adopted: bool = False
     removed: bool = False
     floor: int = 0  # of the first event of a log that begins on a state
@@ -110,8 +109,6 @@ class EventLine(PackedLine, omit_defaults=True, gc=False, tag="event"):
     active: int = 0  # of the head, if it is not `time`
     facts: Raw | UnsetType = UNSET  # of the head, if they changed
     mac: str = ""  # of the head
-    left: int = 0
-    begins: bool = False
 
 
 class PlainLine(msgspec.Struct, gc=False):
@@ -121,17 +118,6 @@ class PlainLine(msgspec.Struct, gc=False):
     row: int
     seq: int
     text: bytes  # its members but op, n, chain, left, begins and crc
-    left: int = 0
-    begins: bool = False
-
-    @property
-    def marks(self) -> bytes:
-        """Its members `left` and `begins`, where they are not the defaults."""
-        marks = b'"left":%d,' % self.left if self.left else b""
-        return marks + b'"begins":true,' if self.begins else marks
-
-
-PLAIN_LINE: Final = b'{"op":"event","n":%d,"chain":"%b",%b%b'  # n, chain, marks and text of one
 
 
 class BaseLine(PackedLine, omit_defaults=True, gc=False, tag="base"):
@@ -139,18 +125,15 @@ class BaseLine(PackedLine, omit_defaults=True, gc=False, tag="base"):
 
     row: int = 0
     session: Names = ("", "", "")
-    left: int = 0
-    begins: bool = False
 
 
 class SnapshotLine(PackedLine, omit_defaults=True, gc=False, tag="snapshot"):
-    """The state of a session after event `seq`. It follows from the log and saves reading it."""
+    """The fold of a session after event `seq`. It follows from the log and saves reading it."""
 
     row: int = 0
     seq: int = 0
     size: int = 0  # of the body
-    left: int = 0
-    begins: bool = False
+    fold: bool = False  # written by compaction: the next one takes a newer one
 
 
 class NameLine(PackedLine, omit_defaults=True, gc=False, tag="name"):
@@ -167,170 +150,235 @@ class NameLine(PackedLine, omit_defaults=True, gc=False, tag="name"):
     seq: int = 0
     time: int = 0
     size: int = 0  # of the whole value; -1: deleted
-    left: int = 0
-    begins: bool = False
 
 
-class LeaseLine(LogLine, omit_defaults=True, gc=False, tag="lease"):
-    row: int = 0
-    fence: int = 0
-    lease_us: int | None = None
-    worker: str | None = None
-    leased_us: int | None = None
-    left: int = 0
-    begins: bool = False
-
-
-class PinLine(LogLine, omit_defaults=True, gc=False, tag="pin"):
-    """The state after event `seq` is checkpoint `number`; without a number it is one no more."""
+class ChunkLine(PackedLine, omit_defaults=True, gc=False, tag="chunk"):
+    """A chunk of an upload."""
 
     row: int = 0
-    seq: int = 0
+    upload: str = ""
     number: int = 0
-    left: int = 0
-    begins: bool = False
-
-
-class ColdLine(LogLine, omit_defaults=True, gc=False, tag="cold"):
-    """The feed has no events up to `upto`, but those in `hot`."""
-
-    row: int = 0
-    upto: int = 0
-    hot: tuple[int, ...] = ()
-    left: int = 0
-    begins: bool = False
-
-
-class EndLine(LogLine, omit_defaults=True, gc=False, tag="end"):
-    """The session was deleted, or moved away."""
-
-    row: int = 0
     time: int = 0
-    ending: str = "deleted"
-    left: int = 0
-    begins: bool = False
-
-
-class TakeLine(LogLine, omit_defaults=True, gc=False, tag="take"):
-    """The session has another key from now on."""
-
-    row: int = 0
-    session: Names = ("", "", "")
-    fence: int = 0
-    left: int = 0
-    begins: bool = False
-
-
-class EraseLine(LogLine, omit_defaults=True, gc=False, tag="erase"):
-    """These sessions, and all names that an owner had before, are forgotten; certificates stay."""
-
-    rows: tuple[int, ...] = ()
-    # key hash, version, link, time, forks kept
-    certificates: tuple[tuple[str, int, str, int, int], ...] = ()
-    owner: str | tuple[str, str] = ""  # the keyed hash of its name; in format 1 the name
-    left: int = 0
-    begins: bool = False
 
 
 class BlobLine(PackedLine, omit_defaults=True, gc=False, tag="blob"):
+    """An upload is complete: the session has this blob."""
+
     row: int = 0
     hash: str = ""
     version: int = 0
     chunks: int = 0
     upload: str = ""
-    left: int = 0
-    begins: bool = False
 
 
-class MarkLine(LogLine, omit_defaults=True, gc=False, tag="mark"):
-    """A mark; with `until` 0 it is gone."""
-
-    space: str = ""
-    name: str = ""
-    value: int = 0
-    until: int = 0
-    left: int = 0
-    begins: bool = False
-
-
-class MacLine(LogLine, omit_defaults=True, gc=False, tag="mac"):
+class MacLine(StoreChange, omit_defaults=True, gc=False, tag="mac"):
     """The session's keys vouch for its head as it stands."""
 
     row: int = 0
     mac: str = ""
-    left: int = 0
-    begins: bool = False
 
 
-class RingLine(LogLine, omit_defaults=True, gc=False, tag="ring"):
-    ring: str = ""
-    left: int = 0
-    begins: bool = False
+class TombLine(StoreChange, omit_defaults=True, gc=False, tag="tomb"):
+    """A session that ended, as compaction leaves it: its head, without its events."""
+
+    row: int = 0
+    session: Names = ("", "", "")
+    uid: str = ""
+    version: int = 0
+    link: str = ""
+    times: tuple[int, int, int, int] = (0, 0, 0, 0)  # created, updated, active, deleted
+    floor: int = 0
+    ending: str = "deleted"
 
 
-class SegmentLine(LogLine, omit_defaults=True, gc=False, tag="segment"):
-    """The first line of a segment."""
+class FeedLine(StoreChange, omit_defaults=True, gc=False, tag="feed"):
+    """The next event has this number in the feed: those before it are gone."""
+
+    first: int = 0
+
+
+class LostLine(StoreChange, omit_defaults=True, gc=False, tag="lost"):
+    """Lines of this session could not be read. Row 0: nobody knows whose they were."""
+
+    row: int = 0
+
+
+class AcceptLine(StoreChange, omit_defaults=True, gc=False, tag="accept"):
+    """A person has decided to go on without what was lost of a session. Row 0: with what nobody
+    knows whose it was."""
+
+    row: int = 0
+
+
+class SegmentLine(StoreChange, omit_defaults=True, gc=False, tag="segment"):
+    """The first line of a segment. One that is `compacted` stands for all with smaller numbers."""
 
     number: int = 0
     store: str = ""
-    left: int = 0
-    begins: bool = False
+    compacted: bool = False
+    time: int = 0  # of the compaction
+    ended: int = 0  # how many sessions were deleted or erased until then
 
 
-class FeedLine(msgspec.Struct, gc=False, tag="feed", tag_field="op"):
-    """Entries of the feed from number `first` on, in a compacted file: row << 32 | seq of each."""
+class FoldedLine(StoreChange, omit_defaults=True, gc=False, tag="folded"):
+    """The last line of a compacted segment: what the first of the next one follows."""
 
-    first: int
-    entries: list[int]
+    lines: int = 0
+    next: str = ""
 
 
-class ErasedLine(LogLine, omit_defaults=True, gc=False, tag="erased"):
-    """Stands where a line was that was erased. `was` is the checksum that the chain goes on with;
-    `event` tells the feed that an event was here."""
+class ErasedLine(StoreChange, omit_defaults=True, gc=False, tag="erased"):
+    """Stands where a line was that was erased. `was` is what the chain goes on with; `event` tells
+    the feed that an event was here."""
 
     was: str = ""
     event: bool = False
-    left: int = 0
-    begins: bool = False
 
 
-AnyLine: TypeAlias = (
+JournalLine: TypeAlias = (
     EventLine
     | BaseLine
     | SnapshotLine
     | NameLine
-    | LeaseLine
-    | PinLine
-    | ColdLine
-    | EndLine
-    | TakeLine
-    | EraseLine
+    | ChunkLine
     | BlobLine
-    | MarkLine
     | MacLine
-    | RingLine
+    | TombLine
+    | FeedLine
+    | LostLine
+    | AcceptLine
     | SegmentLine
+    | FoldedLine
     | ErasedLine
+)
+AnyLine: TypeAlias = (
+    JournalLine
+    | LeaseChange
+    | PinChange
+    | ColdChange
+    | EndChange
+    | TakeChange
+    | EraseChange
+    | MarkChange
+    | RingChange
 )
 decode_any: Final = msgspec.json.Decoder(AnyLine).decode
 decode_event: Final = msgspec.json.Decoder(EventLine).decode
 encode_line: Final[Any] = _encode
+_NOBODYS: Final = (SnapshotLine, TombLine, FeedLine, SegmentLine, FoldedLine, ErasedLine)
 
 
-def next_chain(chain: str, crc: str) -> str:
-    """The chain of a line, from the chain and the checksum of the line before."""
-    return chain[8:] + crc
+def whose(line: AnyLine | PlainLine) -> str:
+    """Whose line it is, as the next one says it: row and seq of an event, the row of what else is
+    of a session, `-` for what follows from other lines, `*` for the rest."""
+    kind = type(line)
+    if kind is PlainLine or kind is EventLine:
+        return f"{line.row}.{line.seq}"  # type: ignore[union-attr]  # an event
+    if isinstance(line, _NOBODYS):
+        return "-"
+    row = getattr(line, "row", 0)
+    return f"{row}" if row else "*"
 
 
-def follows(line: LogLine, chain: str, crc: str) -> bool:
-    """True if a line's chain covers the line before, which has this chain and this checksum.
+class Owned(NamedTuple):
+    """Whose a line was that cannot be read."""
 
-    Lines of format 1 have a hash of both instead, and the first of them one of the chain alone.
+    row: int  # 0: nobody's in particular
+    seq: int = 0  # of an event
+
+
+def owner_in(chain: str) -> Owned | None:
+    """Whose the line before is, by the chain of a line. None if it lost nothing to anybody."""
+    of = chain.split(".")[:-1]
+    if of == ["-"]:
+        return None
+    try:
+        return Owned(*map(int, of)) if 0 < len(of) <= 2 else Owned(0)
+    except ValueError:
+        return Owned(0)
+
+
+_NAMED: Final = re.compile(rb'"row":(\d+),"session":(\["[^\]]*"\])(?:,"seq":(\d+))?')
+
+
+_WRITTEN: Final = re.compile(rb'\{"op":".*,"crc":"[0-9a-f]{8}"\}', re.DOTALL)
+
+
+def was_written(text: bytes) -> bool:
+    """True if a line that cannot be read has its two ends: it was not torn, but damaged later."""
+    return _WRITTEN.fullmatch(text) is not None
+
+
+def owner_by_text(text: bytes) -> tuple[Owned, Names] | None:
+    """Whose a damaged line says that it is. That may be damaged, too."""
+    match = _NAMED.search(text)
+    if match is None:
+        return None
+    try:
+        names = msgspec.json.decode(match[2], type=Names)
+    except msgspec.MsgspecError:
+        return None
+    return Owned(int(match[1]), int(match[3] or 0)), names
+
+
+# --- the outside of a line -----------------------------------------------------------------------
+
+_OUTSIDE: Final = re.compile(
+    rb'\{"op":"([a-z]+)","n":(\d+),"chain":"([^"]*)"(?:,"left":(\d+))?(,"begins":true)?'
+)
+
+
+class Outside(NamedTuple):
+    """The place of a line in the journal."""
+
+    n: int
+    chain: str
+    left: int = 0
+    begins: bool = False
+
+
+def outside_of(text: bytes) -> tuple[bytes, Outside] | None:
+    """The kind of a line, and its place."""
+    match = _OUTSIDE.match(text)
+    if match is None:
+        return None
+    op, n, chain, left, begins = match.groups()
+    return op, Outside(int(n), chain.decode(), int(left) if left else 0, begins is not None)
+
+
+def text_of(line: AnyLine | PlainLine, n: int, chain: str, *, left: int, begins: bool) -> bytes:
+    """A line as it is written, without its checksum."""
+    marks = b',"left":%d' % left if left else b""
+    if begins:
+        marks += b',"begins":true'
+    if type(line) is PlainLine:
+        return b'{"op":"event","n":%d,"chain":"%b"%b,%b' % (n, chain.encode(), marks, line.text)
+    text: bytes = _encode(line)
+    at = text.index(b'"', 7) + 1  # behind the op
+    return b'%b,"n":%d,"chain":"%b"%b%b' % (text[:at], n, chain.encode(), marks, text[at:-1])
+
+
+def finished(text: bytes, *, pad: int = 0) -> tuple[bytes, str]:
+    """The text of a line with its checksum and newline, and that checksum.
+
+    `pad` is the length that it must have, with its newline; spaces are put in.
     """
-    if line.chain == next_chain(chain, crc):
-        return True
-    before = CHAIN_START if (chain, crc) == (CHAIN_START, CRC_START) else chain + crc
-    return line.chain == sha256(before.encode()).hexdigest()[:16]
+    if pad:
+        text += b" " * (pad - 1 - len(text) - _TRAILER_BYTES)
+    crc = f"{crc32(text):08x}"
+    return b'%b,"crc":"%b"}\n' % (text, crc.encode()), crc
+
+
+def is_whole(line: bytes) -> bool:
+    """True if a line, without its newline, is what was written."""
+    if len(line) <= _TRAILER_BYTES or line[-_TRAILER_BYTES:-10] != b',"crc":"':
+        return False
+    return b"%08x" % crc32(line[:-_TRAILER_BYTES]) == line[-10:-2]
+
+
+def crc_of(line: bytes) -> str:
+    """The checksum at the end of a whole line."""
+    return line[-10:-2].decode()
 
 
 def session_text(row: int, names: Names) -> bytes:
@@ -344,31 +392,17 @@ def kind_text(type: str, actor: str) -> bytes:
     return b'"type":%b,"actor":%b' % (_encode(type), _encode(actor))
 
 
-def finished(line: bytes, *, pad: int = 0) -> tuple[bytes, str]:
-    """An encoded line with its checksum and newline, and that checksum.
-
-    `pad` is the length that it must have, with its newline; spaces are put in.
-    """
-    text = line[:-1]
-    if pad:
-        text += b" " * (pad - 1 - len(text) - _TRAILER_BYTES)
-    crc = f"{crc32(text):08x}"
-    return b'%b,"crc":"%b"}\n' % (text, crc.encode()), crc
-
-
-def is_whole(line: bytes) -> bool:
-    """True if a line, without its newline, is what was written."""
-    if len(line) <= _TRAILER_BYTES or line[-_TRAILER_BYTES:-10] != b',"crc":"':
-        return False
-    return f"{crc32(line[:-_TRAILER_BYTES]):08x}".encode() == line[-10:-2]
-
-
-def crc_of(line: bytes) -> str:
-    """The checksum at the end of a whole line."""
-    return line[-10:-2].decode()
-
-
 # --- what an event changed -----------------------------------------------------------------------
+
+
+class FieldChange(msgspec.Struct, gc=False):
+    """The effect of one operation on a field of the session."""
+
+    operation: str
+    field: Any
+    value_before: Any
+    value_after: Any
+
 
 _VERBS: Final[Mapping[type, str]] = {
     ops.Set: "set",

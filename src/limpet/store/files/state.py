@@ -1,92 +1,89 @@
-"""The state of a log store: the log, the index of it, and how a line changes the index.
+"""The state of a store with a journal: the tables of the memory store, made again from the journal.
 
 A line is applied when it is durable, whether it was just appended or is read when the store is
-opened: one function for both, so a store that was opened is the store that was closed.
+opened. What compaction and erasure need of the tables is here, too.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import re
-import shutil
 import threading
-from collections.abc import Callable, Sequence, Set
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, structs
 
-from limpet.errors import SessionCorrupt, StoreCorrupt, StoreForeign, StoreNewer, StoreUnopened
-from limpet.model import EMPTY, Head, Key, buried, freeze
+from limpet.errors import (
+    SessionCorrupt,
+    StoreForeign,
+    StoreNewer,
+    StoreUnopened,
+)
+from limpet.model import EMPTY, Fold, Head, Key, ScopeKey, freeze
 from limpet.model.lease import with_lease
 from limpet.store.blobs import BlobRow
-from limpet.store.coding.codec import Codec, Damaged, zstd
-from limpet.store.files import snapshot
+from limpet.store.clock import Clock
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import UNHELD, Codec
+from limpet.store.files.batch import JournalBatch
 from limpet.store.files.disk import LogDisk
-from limpet.store.files.index import FilesIndex, IndexedName, IndexedSession
+from limpet.store.files.journal import (
+    CLOSED,
+    Fault,
+    JournalEnd,
+    JournalFiles,
+    Loss,
+    place_of,
+    stub_of,
+)
 from limpet.store.files.lines import (
+    AcceptLine,
     AnyLine,
     BaseLine,
     BlobLine,
-    ColdLine,
-    EndLine,
-    EraseLine,
+    ChunkLine,
+    ErasedLine,
     EventLine,
     FeedLine,
-    LeaseLine,
-    LogLine,
+    FoldedLine,
+    LostLine,
     MacLine,
-    MarkLine,
     NameLine,
-    PinLine,
     PlainLine,
-    RingLine,
+    SegmentLine,
     SnapshotLine,
-    TakeLine,
+    TombLine,
     decode_any,
     is_whole,
-    session_text,
 )
-from limpet.store.files.log import (
-    LogEnd,
-    LogFault,
-    RootLog,
-    is_frame,
-    place_of,
-    segment_of,
-    stub_of,
-)
-from limpet.store.files.reader import FilesReader
+from limpet.store.files.records import JournaledLog, JournaledName, Reader
 from limpet.store.marks import Mark
+from limpet.store.memory.changes import EraseChange, Names, StoreChange
+from limpet.store.memory.store import MemoryStore
+from limpet.store.memory.tables import MemoryLog, Upload
 from limpet.store.protocol import Erasure
 
 T = TypeVar("T")
-FORMAT: Final = 2
+FORMAT: Final = 3
 META: Final = "limpet.json"
-CURRENT: Final = "current.json"
-CLOSED: Final = "closed.json"
-ERASING: Final = "erasing.zst"
-BLOBS: Final = "blobs"
-DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged file
-SESSIONS: Final = "sessions"  # the files that are derived for people
-COMPACT_BYTES: Final = 16 * 2**20  # of segments, from which on they are compacted
-COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there is enough in them
-_FEED_FRAMES_CACHED: Final = 8
-_READS_MAX: Final = 16  # of one thing, while another process compacts the log
-NEWEST_LOST: Final = "its newest events may be in lines that cannot be read"
-_ACCEPT: Final = "To go on without them, open the store once with ?damage=accept"
-_ANY: Final = 0  # no session has this row
-_NAME: Final = rb'"(?:[^"\\]|\\.)*"'
-_NAMED: Final = re.compile(rb'"row":(\d+),("session":\[%b,%b,%b\])' % (_NAME, _NAME, _NAME))
-# Lines without which no session has fewer events.
-_OF_NO_LOG: Final = re.compile(
-    rb'\{"op":"(?:segment|snapshot|lease|pin|cold|mark|blob|mac|ring|name)"'
+COMPACT_BYTES: Final = 16 * 2**20  # written since the last compaction, from which on one is due
+COMPACT_SECONDS: Final = 3_600.0  # after which one is in any case, if there is enough
+_FEED_STEP: Final = 4_096
+DAMAGED: Final = ".damaged"  # ends the name of a copy that compaction keeps of a damaged segment
+_READS_MAX: Final = 16  # of one thing, while another process compacts the journal
+_DECIDE: Final = (
+    "may have lost its newest events: lines of the log cannot be read. Restore a backup; or go on "
+    "without them by opening the store once with ?damage=accept"
 )
-_decode: Final = msgspec.json.decode
-_decode_stubs: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
+_UNKNOWN: Final = (
+    "may be the session of lines of the log that cannot be read. Restore a backup; or go on "
+    "without them by opening the store once with ?damage=accept"
+)
 
 
 class StoreMeta(msgspec.Struct, frozen=True):
@@ -98,85 +95,116 @@ class StoreMeta(msgspec.Struct, frozen=True):
     secret: str
 
 
-class CurrentIndex(msgspec.Struct, frozen=True):
-    """The newest index, and what its bytes hash to."""
+class JournaledStore(MemoryStore):
+    """The memory store with the tables of an open directory. Readers and writers hold `lock`."""
 
-    index: str
-    sha256: str
-
-
-class ClosedLog(msgspec.Struct, frozen=True):
-    """So many lines were durable when the store was closed. A log that has fewer is damaged."""
-
-    lines: int
-
-
-class FilesState:
-    """One open directory. Readers and writers hold `lock`."""
-
-    def __init__(self, directory: Path, disk: LogDisk, codec: Codec, *, write: bool) -> None:
+    def __init__(
+        self, directory: Path, disk: LogDisk, codec: Codec, clock: Clock | None, *, write: bool
+    ) -> None:
         self.directory, self.disk, self.codec, self.write = directory, disk, codec, write
+        self.journal = JournalFiles(directory, disk, write=write)
+        self.reader = Reader(self.journal, codec)
         self.lock = threading.RLock()
+        self.faults: list[Fault] = []
+        self.base_segment = 0  # the first segment that counts
+        self.compacted_bytes = 0  # its size, if it is compacted
         self.compact_bytes, self.compact_seconds = COMPACT_BYTES, COMPACT_SECONDS
-        self.faults: list[LogFault] = []
-        self.index_name = ""
-        self.index_bytes = 0
-        self.indexed = LogEnd(1, 0)  # up to where the index on disk goes
-        self.compacted = 0  # how many compacted files were ever made
-        self._erased_rows: set[int] = set()
-        self._erased_owners: dict[str, int] = {}  # hash of each, and the line that erased it
-        self._gone: list[IndexedSession] = []  # erased, and still in the files
-        self._gone_names: list[IndexedName] = []
-        self._feed_frames: dict[int, Sequence[int]] = {}
+        self._inodes: dict[int, int] = {}  # of the segments that another process writes
+        self._copy: TemporaryDirectory[str] | None = None  # of a store of an earlier format
+        self._reads_on = False  # what is read was written after the store was opened
+        super().__init__(clock)
+        self.sealer = codec.sealer
+
+    def _forget_all(self) -> None:
+        super()._forget_all()
+        self.reader.cache.clear()
+        self.reader.ids.clear()
+        self.unknown = False  # lines are lost, and nobody knows whose they were
+        self._doubt = 0  # sessions whose last event is before this place may have lost newer ones
+        self._place = 0  # of the last line that was applied
         self._base = (0, 0)  # row and place of the base line that was read last
-        self._accepted = 0  # the place up to which damage was accepted
+        self._unfinished: list[tuple[EraseChange, int]] = []  # still in the files, and up to where
+        self.compacted_us = 0  # the time of the last compaction; 0: there was none
 
     # --- opening -------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Read the index and the lines after it. Raises StoreError, OSError."""
+    def open_directory(self) -> None:
+        """Read the journal. Raises StoreError, OSError."""
         meta = self._meta()
-        self.log = RootLog(self.directory, self.disk, write=self.write)
-        self.log.store = meta.store
         self.secret, self.format = bytes.fromhex(meta.secret), meta.format
-        self._steadily(self.load)
+        self._identity = bodies.store_identity(self.secret)
+        self.journal.store = meta.store
+        if meta.format < FORMAT:
+            self._take_over(meta)
+        self._steadily(self.replay)
 
-    def load(self) -> None:
-        """Forget what is in memory and read it from the files."""
-        index, end = FilesIndex(), LogEnd(1, 0)
-        self.index_name, self.index_bytes = "", 0
-        if self.write:
-            self._overwrite_noted()  # before the log is read: an overwrite may have torn a line
-        current = self._current()
-        if current is not None:
-            index, end = self._read_index(current)
-        self.index = index
-        self.reader = FilesReader(self.log, index, self.codec, self.secret)
-        self.indexed = end
-        if self.write and not end.offset and not self.log.segments():
-            self.log.start()
-            end = self.log.end
-        lines = self._closed_lines()
-        self.faults = self.log.scan(end, self.apply, repair=self.write, lines=lines)
-        self._note_lost()
+    def _take_over(self, meta: StoreMeta) -> None:
+        """Write a store of an earlier format again: in its place, or to be read beside it."""
+        from limpet.store.files import earlier  # most stores are of this format
+
+        if not self.write:
+            self._copy = TemporaryDirectory(prefix="limpet-")
+            copy = Path(self._copy.name)
+            earlier.written_again(self.journal, copy, self._clock())
+            self.journal.close()
+            self.journal = self.reader.journal = JournalFiles(copy, self.disk, write=False)
+            return
+        earlier.written_again(self.journal, self.directory, self._clock())
+        self.disk.unlink(self.directory / CLOSED)
+        made = structs.replace(meta, format=FORMAT)
+        self.disk.put_file(self.directory / META, msgspec.json.encode(made) + b"\n")
+        self.format = FORMAT
+        earlier.remove_earlier(self.directory, self.disk)
+
+    def replay(self) -> None:
+        """Forget what is in memory and read it from the journal."""
+        self._forget_all()
+        numbers = self.journal.segments()
+        self._inodes.clear()
+        self._note_inodes(numbers)
+        self.base_segment = self._first_segment(numbers)
+        start, self._reads_on = JournalEnd(self.base_segment, 0), False
+        collects = gc.isenabled()
+        gc.disable()  # none of what is made here is garbage: to look for some takes longer
+        try:
+            self._scan(start, numbers)
+        finally:
+            if collects:
+                gc.enable()
+        self._reads_on = True
         if self.write:
             self.finish_erasures()
             self._void_leases()
-            self._sweep()
+            self._sweep(numbers)
 
-    def refresh(self) -> bool:
-        """Read what another process has written since. True if anything was."""
-        newest = self._current()
-        if newest is not None and newest.index != self.index_name:
-            self.log.close()
-            self.load()
-            return True
-        before = self.log.end
-        self.faults += self.log.scan(before, self.apply, repair=False)
-        self._note_lost()
-        return self.log.end != before
+    def _scan(self, start: JournalEnd, numbers: Sequence[int]) -> None:
+        if self.write and not numbers and not (self.directory / CLOSED).exists():
+            self.journal.start()
+            self.faults = []
+        else:
+            self.faults = self.journal.scan(start, self.apply, self.lose, repair=self.write)
 
-    def read(self, query: Callable[[], T]) -> T:
+    def _first_segment(self, numbers: Sequence[int]) -> int:
+        """The newest compacted segment, which stands for those before it; else the first, whether
+        it is there or not."""
+        self.compacted_bytes = 0
+        for number in reversed(numbers):
+            text = next((text for _, text, _ in self.journal.texts(number)), b"")
+            if is_whole(text) and b'"compacted":true' in text:
+                self.compacted_bytes = self.disk.size(self.journal.handle(number))
+                return number
+        return 1
+
+    def refresh(self) -> None:
+        """Read what another process has written since."""
+        if self._is_replaced():
+            self.journal.close()
+            self.replay()
+            return
+        self._note_inodes(self.journal.segments())
+        self.faults += self.journal.scan(self.journal.end, self.apply, self.lose, repair=False)
+
+    def look(self, query: Callable[[], T]) -> T:
         """Run a read: beside a process that writes, on what it has written since."""
         with self.lock:
             if self.write:
@@ -189,8 +217,8 @@ class FilesState:
             return self._steadily(read)
 
     def _steadily(self, read: Callable[[], T]) -> T:
-        """Read files that another process may compact meanwhile. It removes those that its new
-        index does not name, so a read under the old one may have missed them: it is run again."""
+        """Read files that another process may compact meanwhile, and remove: then it is run
+        again."""
         for left in reversed(range(_READS_MAX)):
             try:
                 answer = read()
@@ -202,524 +230,424 @@ class FilesState:
                     return answer
         raise AssertionError("the last read returns or raises")
 
+    def _note_inodes(self, numbers: Sequence[int]) -> None:
+        if not self.write:
+            for number in numbers:
+                self._inodes.setdefault(number, self.journal.inode(number))
+
     def _is_replaced(self) -> bool:
-        """True if another process has written an index since this one was read."""
-        newest = None if self.write else self._current()
-        return newest is not None and newest.index != self.index_name
+        """True if another process has written segments again that were read here, or removed
+        them."""
+        if self.write:
+            return False
+        return any([self.journal.inode(n) != inode for n, inode in self._inodes.items()])
 
     def _meta(self) -> StoreMeta:
-        path = self.directory / META
+        path, where = self.directory / META, str(self.directory)
         if not path.exists():
             if not self.write:
-                raise StoreUnopened(
-                    str(self.directory), "there is no files:// store; check its path"
-                )
+                raise StoreUnopened(where, "there is no files:// store; check its path")
             self.disk.make_directory(self.directory)
             if any(each.name not in ("lock", f"{META}.part") for each in self.directory.iterdir()):
                 advice = "Choose another directory: this one holds other files"
-                raise StoreForeign(str(self.directory), advice)
+                raise StoreForeign(where, advice)
             made = StoreMeta("files", FORMAT, os.urandom(8).hex(), os.urandom(32).hex())
             self.disk.put_file(path, msgspec.json.encode(made) + b"\n")
             return made
         try:
-            meta = _decode(self.disk.read_file(path), type=StoreMeta)
+            meta = msgspec.json.decode(self.disk.read_file(path), type=StoreMeta)
         except msgspec.MsgspecError as error:
-            raise StoreForeign(str(self.directory)) from error
+            raise StoreForeign(where) from error
         if meta.limpet != "files":
-            raise StoreForeign(str(self.directory))
+            raise StoreForeign(where)
         if meta.format > FORMAT:
-            raise StoreNewer(str(self.directory), meta.format, FORMAT)
-        if self.write and meta.format < FORMAT:
-            # Before the first line of this format: an earlier release would take it for damage.
-            meta = msgspec.structs.replace(meta, format=FORMAT)
-            self.disk.put_file(path, msgspec.json.encode(meta) + b"\n")
+            raise StoreNewer(where, meta.format, FORMAT)
         return meta
 
-    def _current(self) -> CurrentIndex | None:
-        """The index in use; None if there never was one. Raises StoreCorrupt."""
-        path = self.directory / CURRENT
-        try:
-            return _decode(self.disk.read_file(path), type=CurrentIndex)
-        except msgspec.MsgspecError as error:
-            raise self._unreadable(f"its {CURRENT} cannot be read ({error})") from error
-        except FileNotFoundError:
-            # A log that was compacted does not begin with its first segment. To open it without its
-            # index would be to forget what was compacted.
-            first = min(self.log.segments(), default=0)
-            if first > 1 or (not first and self.log.compacted_numbers()):
-                if path.exists():  # another process has just compacted the log for the first time
-                    return self._current()
-                raise self._unreadable(f"its {CURRENT} is missing") from None
-            return None
-
-    def _closed_lines(self) -> int:
-        try:
-            return _decode(self.disk.read_file(self.directory / CLOSED), type=ClosedLog).lines
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return 0  # it only finds what else would not be noticed
-
-    def note_closed(self) -> None:
-        """Note how far the log is known to go."""
-        if self.log.end.n > self._closed_lines():
-            content = msgspec.json.encode(ClosedLog(self.log.end.n)) + b"\n"
-            self.disk.put_file(self.directory / CLOSED, content, durable=False)
-
-    def _unreadable(self, problem: str) -> StoreCorrupt:
-        advice = "Keep a copy of the directory and restore a backup"
-        return StoreCorrupt(str(self.directory), problem, advice)
-
-    def _read_index(self, current: CurrentIndex) -> tuple[FilesIndex, LogEnd]:
-        path = self.directory / current.index
-        try:
-            content = self.disk.read_file(path)
-            index, end, self.compacted = snapshot.unpacked_index(content, current.sha256)
-        except (FileNotFoundError, Damaged) as error:
-            raise self._unreadable(f"its index {current.index} cannot be read ({error})") from error
-        self.index_name, self.index_bytes = current.index, len(content)
-        return index, end
-
-    def write_index(self) -> None:
-        """Write the index as it is now and take it into use; then the one before goes."""
-        content, digest = snapshot.packed_index(self.index, self.log.end, self.compacted)
-        name = f"index-{self.log.end.n:012d}-{os.urandom(3).hex()}.zst"
-        self.disk.put_file(self.directory / name, content)
-        current = CurrentIndex(name, digest)
-        # The rename is the moment: before it the old index counts, after it the new one.
-        self.disk.put_file(self.directory / CURRENT, msgspec.json.encode(current) + b"\n")
-        before, self.index_name, self.index_bytes = self.index_name, name, len(content)
-        self.indexed = self.log.end
-        if before:
-            self.disk.unlink(self.directory / before)
-
-    def _sweep(self) -> None:
-        """Remove what processes that died have left: indexes and compacted files that nothing
-        names, uploads that nobody can go on with."""
-        for each in self.directory.iterdir():
-            stale = each.name.startswith("index-") and each.name != self.index_name
-            if stale or each.name.endswith(".part"):
-                self.disk.unlink(each)
-        used = snapshot.files_of(self.index)
-        named = {self.log.path(number).name for number in used}
-        for each in self.log.directory.iterdir():
-            stale = each.name.endswith(".jsonl.zst") and each.name not in named
-            if stale or each.name.endswith(".part"):
-                self.disk.unlink(each)
-        first = min([n for n in used if self.log.path(n).suffix == ".jsonl"], default=None)
-        keep = min(self.indexed.segment, self.indexed.segment if first is None else first)
-        self.log.forget([n for n in self.log.segments() if n < keep])
-        root = self.directory / BLOBS
-        if root.is_dir():
-            kept = {
-                str(row): {upload_name(blob.upload) for blob in (entry.blobs or {}).values()}
-                for row, entry in self.index.by_row.items()
-            }
-            for place in root.iterdir():
-                for upload in place.iterdir():
-                    if upload.name not in kept.get(place.name, ()):
-                        shutil.rmtree(upload, ignore_errors=True)
+    def _sweep(self, numbers: Sequence[int]) -> None:
+        """Remove what processes that died have left."""
+        self.journal.forget([n for n in numbers if n < self.base_segment])
+        for folder in (self.directory, self.journal.directory):
+            for each in folder.iterdir():
+                if each.name.endswith(".part"):
+                    self.disk.unlink(each)
 
     def _void_leases(self) -> None:
         """End all leases: their holders were in the process that wrote before, or reached it.
         Fences stay, and so do their names, for the death that the next claim counts, and the time
         until which a session is held back."""
-        for row in list(self.index.leased):
-            entry = self.index.by_row[row]
-            head = entry.head
+        for log in list(self._busy.values()):
+            head = log.head
             if head.worker is not None:
                 since_us = head.leased_us or head.created_us
-                lease = (head.fence, since_us, head.worker, since_us)
-                self.index.move(entry, head, with_lease(head, *lease))
+                self._move(log, with_lease(head, head.fence, since_us, head.worker, since_us))
 
-    # --- lost lines ----------------------------------------------------------------------------
+    def close_files(self) -> None:
+        """Let go of the files."""
+        self.journal.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
-    def _note_lost(self) -> None:
-        """Note which sessions may have had newer events than those that are left.
+    # --- the tables ----------------------------------------------------------------------------
 
-        Whose a damaged line was it says itself, if enough of it is left. Else it may be of any
-        session with no later event, or of one that is not known. A session with a later event shows
-        by itself what it lacks.
-        """
-        index = self.index
-        for lost in self.log.lost:
-            if lost.place <= self._accepted:
-                continue
-            rows = {row for text in lost.texts for row in self._owners_of(text)}
-            index.keys_lost = index.keys_lost or _ANY in rows
-            for entry in index.living.values():
-                if (_ANY in rows or entry.row in rows) and _ends_before(entry, lost.place):
-                    index.doubtful.add(entry.row)
-        self.log.lost = []
+    def _new_log(self, row: int, head: Head) -> JournaledLog:
+        return JournaledLog(row, head, self.reader)
 
-    def _owners_of(self, text: bytes | None) -> tuple[int, ...]:
-        """The row of the session that a damaged line is of; _ANY if it does not say."""
-        if text is not None and _OF_NO_LOG.match(text):
-            return ()
-        named = set(() if text is None else _NAMED.findall(text))
-        if len(named) != 1:
-            return (_ANY,)
-        row, names = named.pop()
-        entry = self.index.by_row.get(int(row))
-        same = entry is not None and session_text(
-            entry.row, (entry.key.app, entry.key.user, entry.key.id)
-        ).endswith(names)
-        return (int(row),) if same else (_ANY,)
+    def _new_name(self, key: ScopeKey) -> JournaledName:
+        return JournaledName(key, self.reader)
 
-    def check_whole(self, key: Key, entry: IndexedSession | None) -> None:
-        """Raise SessionCorrupt if a session may have had newer events, or may have been there."""
-        if entry is None and self.index.keys_lost:
-            raise SessionCorrupt(key, f"it may have been in lines that cannot be read. {_ACCEPT}")
-        if entry is not None and entry.row in self.index.doubtful:
-            raise SessionCorrupt(key, f"{NEWEST_LOST}. {_ACCEPT}")
+    def _key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
+        return bodies.key_hash(self.secret, key)
 
-    def accept_damage(self) -> None:
-        """Go on without what is lost: a person has decided so."""
-        if self.index.doubtful or self.index.keys_lost:
-            self.put([MacLine()])
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
+        """As the planner asks for it, who is about to write."""
+        log = self._find(key, reuse=reuse)
+        if log is None:
+            if self.unknown:
+                raise SessionCorrupt(key, _UNKNOWN)
+            return None
+        assert isinstance(log, JournaledLog)
+        self.check_whole(log)
+        if self.codec.marks and log.cached is None and not log.holds:
+            raise SessionCorrupt(key, f"its head {UNHELD}")
+        return log.fold
+
+    def check_whole(self, log: MemoryLog) -> None:
+        """Raise SessionCorrupt if a session has lost lines, or may have, until somebody decides."""
+        if self.is_refused(log):
+            raise SessionCorrupt(log.head.key, _DECIDE)
+
+    def is_refused(self, log: MemoryLog) -> bool:
+        """True if a session has lost lines, or may have."""
+        assert isinstance(log, JournaledLog)
+        doubted = self._doubt and (not len(log.places) or log.places[-1] < self._doubt)
+        return log.lost or bool(doubted)
 
     # --- applying ------------------------------------------------------------------------------
 
     def apply(self, place: int, line: AnyLine) -> None:
-        """Change the index as a durable line says."""
-        index = self.index
-        if isinstance(line, EventLine):
-            entry = index.by_row.get(line.row)
-            if entry is not None:
-                self.reader.forget(entry)  # what is remembered is older
-            self.apply_event(place, line, None)
-            return
-        if isinstance(line, NameLine):
-            self._name(place, line)
-            return
-        if isinstance(line, MarkLine):
-            of = (line.space, line.name)
-            if line.until:
-                index.marks[of] = Mark(line.space, line.name, line.value, line.until)
-            else:
-                index.marks.pop(of, None)
-            return
-        if isinstance(line, EraseLine):
-            self._erase(line)
-            return
-        if isinstance(line, RingLine):
-            index.ring = line.ring
-            return
+        """Change the tables as a durable line says."""
+        self._place = place
+        kind = type(line)
+        if kind is EventLine:
+            self._apply_event(place, line)  # type: ignore[arg-type]  # an event
+        elif kind is NameLine:
+            self._apply_name(place, line)  # type: ignore[arg-type]  # a name
+        elif isinstance(line, EraseChange):
+            self._apply_erase(place, line)
+        elif isinstance(line, ErasedLine):
+            if line.event:
+                self._feed.lift(self._feed.last + 2)
+        elif isinstance(line, FeedLine):
+            self._feed.lift(line.first)
+        elif isinstance(line, TombLine):
+            self._apply_tomb(line)
+        elif isinstance(line, SegmentLine):
+            self.compacted_us = line.time or self.compacted_us
+            self._ended += line.ended
+        elif isinstance(line, FoldedLine):
+            pass  # it is the journal's own
+        elif isinstance(line, LostLine):
+            self._lose_of(line.row, None)
+        elif isinstance(line, AcceptLine):
+            self._accept(line.row)
+        else:
+            self._apply_to_row(place, line)
+
+    def _apply_to_row(self, place: int, line: AnyLine) -> None:
+        log = self._by_row.get(getattr(line, "row", 0))
         if isinstance(line, BaseLine):
             self._base = (line.row, place)
-            return
-        if isinstance(line, MacLine) and not line.row:
-            index.doubtful.clear()
-            index.keys_lost, self._accepted = False, place
-            return
-        entry = index.by_row.get(getattr(line, "row", 0))
-        if entry is None:
-            return
-        if isinstance(line, LeaseLine):
-            lease = (line.fence, line.lease_us, line.worker, line.leased_us)
-            self.set_head(entry, with_lease(entry.head, *lease))
-        elif isinstance(line, SnapshotLine):
-            entry.note_snapshot(line.seq, place)
-            entry.snapshot_bytes, entry.delta_bytes = line.size, 0
-        elif isinstance(line, PinLine):
-            pins = {} if entry.pins is None else entry.pins
-            entry.pins = {number: seq for number, seq in pins.items() if seq != line.seq}
-            if line.number:
-                entry.pins[line.number] = line.seq
-            else:
-                entry.drop_snapshot(line.seq)
-        elif isinstance(line, ColdLine):
-            entry.cold, entry.hot = line.upto, frozenset(line.hot) or None
-        elif isinstance(line, EndLine):
-            self._end(entry, line)
-        elif isinstance(line, TakeLine):
-            self._take(entry, line)
+        elif isinstance(line, ChunkLine):
+            self._add_chunk(line.row, line.upload, line.time, place)
         elif isinstance(line, BlobLine):
-            packed = (line.flags, line.stored, line.sum)
-            row = BlobRow(bytes.fromhex(line.hash), line.version, line.chunks, line.upload, *packed)
-            entry.blobs = {**(entry.blobs or {}), line.hash: row}
+            upload = self.begun_uploads.pop(line.upload, None)
+            if isinstance(log, JournaledLog):
+                packed = (line.flags, line.stored, line.sum)
+                hash = bytes.fromhex(line.hash)
+                row = BlobRow(hash, line.version, line.chunks, line.upload, *packed)
+                chunks = [] if upload is None else upload.chunks
+                log.blobs[line.hash] = JournaledBlob(row, chunks, place)
+        elif isinstance(line, SnapshotLine):
+            if isinstance(log, JournaledLog):
+                log.note_snapshot(line.seq, place, line.size)
         elif isinstance(line, MacLine):
-            entry.mac = bytes.fromhex(line.mac)
+            if isinstance(log, JournaledLog):
+                log.mac = bytes.fromhex(line.mac)
+        elif isinstance(line, StoreChange):
+            self._apply(line)  # type: ignore[arg-type]  # one of the memory store's
 
-    def apply_event(self, place: int, line: EventLine, head: Head | None) -> IndexedSession:
-        """The same for an event that was just committed; `head` is the one that it leaves, if it is
-        known: else it is made from the line. What is remembered is for the caller to bring up to
-        date."""
-        index, entry = self.index, self.index.by_row.get(line.row)
-        self.index.feed.append(line.row << 32 | line.seq)
-        if entry is None:
-            entry = IndexedSession(line.row, Key(*line.session), line.floor)
-            if self._base[0] == line.row:
-                entry.base = self._base[1]
-            parent = index.by_row.get(line.parent) if line.parent else None
+    def _apply_event(self, place: int, line: EventLine) -> None:
+        row = line.row
+        log = self._by_row.get(row)
+        self._feed.add(row, line.seq)
+        if log is None:
+            head = _first_head(line)
+            log = self._begin(row, head)
+            assert isinstance(log, JournaledLog)
+            if self._base[0] == row:
+                log.base_place = self._base[1]
+            parent = self._by_row.get(line.parent) if line.parent else None
             if parent is not None:
-                entry.parent = parent
-                parent.forks = [*(parent.forks or ()), entry]
-            first = head or _first_head(line, entry.key)
-            index.begin(entry, first)
-            before = first
+                log.parent = parent
+                parent.forks.append(log)
+            log.lost = line.seq != line.floor + 1  # its first event is
         else:
-            before = entry.head
-        if not entry.add(line.seq, place):
-            return entry
-        if line.input:
-            entry.note_input(line.seq)
-        if line.processes:
-            entry.note_processed(line.processes, line.seq)
-        if line.mac:
-            entry.mac = bytes.fromhex(line.mac)
-        size = len(line.body) if line.body is not UNSET else len(line.packed)
-        entry.delta_bytes += size + 128
-        entry.changed = True
-        if head is None:
-            head = _next_head(before, line)
-        index.move(entry, before, head)
-        return entry
-
-    def apply_plain(
-        self, place: int, entry: IndexedSession, seq: int, body_bytes: int, head: Head | None
-    ) -> None:
-        """The same for a plain one, of a session that is there. Of the events of one session in a
-        group, the last brings the head."""
-        index, row = self.index, entry.row
-        index.feed.append(row << 32 | seq)
-        if entry.add(seq, place):
-            entry.delta_bytes += body_bytes + 128
-            if head is not None:
-                entry.changed = True
-                index.move(entry, entry.head, head)
-
-    def _name(self, place: int, line: NameLine) -> None:
-        names = self.index.names.setdefault((line.app, line.user), {})
-        entry = names.get(line.name)
-        if entry is None:
-            entry = names[line.name] = IndexedName()
-        if entry.add(line.version, place):
-            entry.size = line.size
-            self.reader.cache.forget_scope((line.app, line.user, line.name))
-
-    def set_head(self, entry: IndexedSession, head: Head) -> None:
-        """A change of the head that no event records."""
-        self.index.move(entry, entry.head, head)
-        live = self.reader.cached(entry)
-        if live is not None:
-            live.lease(head.fence, head.lease_us, head.worker, head.leased_us)
-
-    def _end(self, entry: IndexedSession, line: EndLine) -> None:
-        index, head = self.index, entry.head
-        if index.living.get(entry.key) is not entry:
+            assert isinstance(log, JournaledLog)
+            if self._reads_on:
+                log.let_go()  # what is remembered is older
+            head = _next_head(log.head, line)
+        if not log.place_event(line.seq, place):
             return
-        index.end(entry)
-        index.ended += 1
-        index.doubtful.discard(entry.row)
-        self.reader.forget(entry)
-        tomb: Any = line.ending
-        entry.held = buried(head, line.time, tomb)
-        index.deleted.setdefault(entry.key, []).append(entry)
-        self.remove_derived(entry.key)
+        if line.input or line.processes:
+            log.note(line.seq, line.time, line.processes, input=line.input)
+        if line.done is not None:
+            log.pending.pop(line.seq, None)
+            log.processed[line.seq] = line.done
+        if line.mac:
+            log.mac = bytes.fromhex(line.mac)
+        size = len(line.body) if line.body is not UNSET else len(line.packed)
+        log.delta_bytes += size + 128
+        if head is not log.head:
+            self._move(log, head)
 
-    def _take(self, entry: IndexedSession, line: TakeLine) -> None:
-        index, head = self.index, entry.head
-        index.end(entry)
-        self.reader.forget(entry)
-        self.remove_derived(entry.key)
-        entry.key, entry.text = Key(*line.session), None
-        index.begin(entry, structs.replace(head, key=entry.key, fence=line.fence))
-        index.ended += 1
-        entry.changed = True
+    def _apply_name(self, place: int, line: NameLine) -> None:
+        key = (line.app, line.user, line.name)
+        name = self._name_at(key)
+        assert isinstance(name, JournaledName)
+        name.place_version(line.version, place, line.size)
+        self.reader.cache.forget_scope(key)
 
-    def _erase(self, line: EraseLine) -> None:
-        index = self.index
+    def _apply_erase(self, place: int, line: EraseChange) -> None:
+        if line.rows or line.owner:
+            self._unfinished.append((line, place))
+        elif not line.certificates:
+            self._unfinished.clear()  # all before is no longer in the files
         for row in line.rows:
-            entry = index.by_row.pop(row, None)
-            index.doubtful.discard(row)
-            self._erased_rows.add(row)
-            index.rows = max(index.rows, row)  # a row is never used again
-            if entry is None:
-                continue
-            if index.living.get(entry.key) is entry:
-                index.end(entry)
-                self.reader.forget(entry)
-            else:
-                left = [each for each in index.deleted.get(entry.key, ()) if each is not entry]
-                index.deleted[entry.key] = left
-                if not left:
-                    del index.deleted[entry.key]
-            index.ended += 1
-            for fork in entry.forks or ():
-                fork.parent = None
-            if entry.parent is not None and entry.parent.forks is not None:
-                entry.parent.forks = [each for each in entry.parent.forks if each is not entry]
-            self._gone.append(entry)
+            log = self._by_row.get(row)
+            if log is not None:
+                log.let_go()
+        self._apply(line)
         if line.owner:
-            erased = line.owner if isinstance(line.owner, str) else self._hash(line.owner)
-            self._erased_owners[erased] = line.n
-            for owner in [each for each in index.names if self._hash(each) == erased]:
-                self._gone_names += list(index.names.pop(owner).values())
             self.reader.cache.clear()
-        for mark, version, link, at_us, forks in line.certificates:
-            erasure = Erasure(bytes.fromhex(mark), version, bytes.fromhex(link), at_us, forks)
-            index.erased[erasure.key_hash] = erasure
+
+    def _apply_tomb(self, line: TombLine) -> None:
+        created, updated, active, deleted = line.times
+        link, ending = bytes.fromhex(line.link), line.ending
+        head = Head(Key(*line.session), line.uid, line.version, link, created, updated, active)
+        log = self._by_row.get(line.row)
+        if log is None:
+            log = self._new_log(line.row, head)
+            self._rows, self._by_row[line.row] = max(self._rows, line.row), log
+        elif self._kept.get(log.head.key) is log:
+            del self._kept[log.head.key]
+            self._busy.pop(log.row, None)
+        tomb: Any = {"deleted_us": deleted, "ending": ending, "floor": line.floor}
+        log.head = structs.replace(head, **tomb)
+        self._deleted.setdefault(head.key, []).append(log)
+
+    # --- what a batch leaves -------------------------------------------------------------------
+
+    def settle(self, batch: JournalBatch, places: Sequence[int]) -> list[JournaledLog]:
+        """The lines of a batch are durable: apply it; the sessions that were written to."""
+        plan = batch.plan
+        rows = {key: each.row for key, each in batch.view.sessions.items()}
+        self._settle(plan, rows)
+        touched: dict[int, JournaledLog] = {}
+        at = iter(places)
+        for group in batch.groups:
+            for line in group:
+                place, kind = next(at), type(line)
+                if kind is PlainLine or kind is EventLine:
+                    log = self._by_row[line.row]  # type: ignore[union-attr]  # an event
+                    assert isinstance(log, JournaledLog)
+                    log.place_event(line.seq, place)  # type: ignore[union-attr]  # an event
+                    touched[log.row] = log
+                    if kind is EventLine and line.mac:  # type: ignore[union-attr]
+                        log.mac = bytes.fromhex(line.mac)  # type: ignore[union-attr]
+                elif isinstance(line, BaseLine):
+                    log = self._by_row[line.row]
+                    assert isinstance(log, JournaledLog)
+                    log.base_place = place
+                elif isinstance(line, NameLine):
+                    self._apply_name(place, line)
+                elif isinstance(line, SnapshotLine):
+                    self._apply_to_row(place, line)
+        for key, scope in batch.scopes.items():
+            self.reader.cache.keep_scope(key, scope)
+        for log in touched.values():
+            if (live := log.cached) is not None:
+                self.reader.cache.keep(log.head.key, live)
+        return list(touched.values())
+
+    # --- what is lost --------------------------------------------------------------------------
+
+    def lose(self, loss: Loss) -> None:
+        """Lines could not be read. Their sessions are refused until somebody decides."""
+        self._feed.lift(self._feed.last + 1 + max(loss.missing, 0))
+        unknown = loss.unknown
+        for owner, names in loss.owners:
+            unknown = not self._lose_of(owner.row, names) or unknown
+        if unknown:
+            self.unknown, self._doubt = True, self._place + 1
+
+    def _lose_of(self, row: int, names: Names | None) -> bool:
+        """Note that a session has lost lines. False if there is none like that."""
+        log = self._by_row.get(row)
+        if not row:
+            self.unknown = True
+        elif not isinstance(log, JournaledLog) or (names and Key(*names) != log.head.key):
+            return False
+        else:
+            log.lost = True
+        return True
+
+    def accept_damage(self) -> None:
+        """Go on without what is lost."""
+        lines: list[AnyLine] = [AcceptLine(log.row) for log in self.logs() if self.is_refused(log)]
+        lines += [AcceptLine()] if self.unknown else []
+        if lines:
+            places = self.journal.append([lines])
+            for place, line in zip(places, lines, strict=True):
+                self.apply(place, line)
+
+    def _accept(self, row: int) -> None:
+        log = self._by_row.get(row)
+        if isinstance(log, JournaledLog):
+            log.lost = False
+        if not row:
+            self.unknown, self._doubt = False, 0
 
     # --- erasing -------------------------------------------------------------------------------
 
-    def overwrite_erased(self) -> None:
-        """Leave nothing of what was erased in the files: lines and frames are overwritten where
-        they stand, the index is written again without it, derived files and blobs are removed."""
-        touched: set[int] = set()
-        for entry in (*self._gone, *self._gone_names):
-            frames = list(entry.frames or ())[1::2]
-            if isinstance(entry, IndexedSession):
-                frames += [place for place in (entry.base,) if place]
-                frames += list(entry.snapshots or ())[1::2]
-                shutil.rmtree(self.directory / BLOBS / str(entry.row), ignore_errors=True)
-                self.remove_derived(entry.key)
-            for place in frames:
-                if is_frame(place):
-                    self.log.overwrite_frame(place)
-                    touched.add(segment_of(place))
-        self.log.sync(sorted(touched))
-        self._overwrite_lines()
-        for copy in self.log.directory.glob(f"*{DAMAGED}"):
-            self.disk.unlink(copy)  # nobody can say what is left in it of which session
-        if self.index_name:
-            self.write_index()
-        self._gone.clear()
-        self._gone_names.clear()
-        self._erased_rows.clear()
-        self._erased_owners.clear()
-
-    def _overwrite_lines(self) -> None:
-        """Overwrite the lines of what was erased. A note of what goes where is durable before the
-        first of them is touched: from one that is overwritten halfway, because the disk failed or
-        the power was cut, nobody could tell whose it was."""
-        self._overwrite_noted()
-        rows = b"|".join(str(row).encode() for row in sorted(self._erased_rows))
-        named = re.compile(rb'"row":(?:' + rows + rb")[,}]") if rows else None
-        stubs: list[tuple[int, bytes]] = []
-        for number in self.log.segments():
-            data = self.disk.read_all(self.log.handle(number))
-            for at, text in snapshot.pieces(data):
-                if not is_whole(text) or not self._is_erased(text, named):
-                    continue
-                if (stub := stub_of(text)) is not None:
-                    stubs.append((place_of(number, at), stub))
-        if stubs:
-            content = zstd().compress(msgspec.msgpack.encode(stubs))
-            self.disk.put_file(self.directory / ERASING, content)
-            self._overwrite_noted()
-
-    def _overwrite_noted(self) -> None:
-        """Overwrite the lines of the note, if there is one, and remove it: once more does no
-        harm."""
-        path = self.directory / ERASING
-        try:
-            stubs = _decode_stubs(zstd().decompress(self.disk.read_file(path)))
-        except FileNotFoundError:
+    def finish_erasures(self) -> None:
+        """Leave nothing of what was erased in the files: those that hold it are written again, with
+        something as long in its place. Also what failed, or a process died in."""
+        if not self._unfinished:
             return
-        except (msgspec.MsgspecError, zstd().ZstdError):
-            stubs = []  # damaged: lines that were left torn are found as damage, too
-        touched: set[int] = set()
-        for place, stub in stubs:
-            if self.log.path(segment_of(place)).exists():
-                self.log.overwrite(place, stub)
-                touched.add(segment_of(place))
-        self.log.sync(sorted(touched))
-        self.disk.unlink(path)
-        self.disk.sync_directory(self.directory)
+        rows = sorted({row for line, _ in self._unfinished for row in line.rows})
+        upto: dict[str, int] = {}
+        for line, place in self._unfinished:
+            if line.owner:
+                owner = line.owner
+                upto[owner if isinstance(owner, str) else self._owner_hash(owner)] = place
+        texts = b"|".join(b"%d" % row for row in rows)
+        named = re.compile(rb'"row":(?:' + texts + rb")[,}]") if rows else None
+        for number in self.journal.segments():
+            stubs = {
+                at: stub
+                for at, text, _ in self.journal.texts(number)
+                if self._is_erased(place_of(number, at), text, named, {*rows}, upto)
+                and (stub := stub_of(text)) is not None
+            }
+            if stubs:
+                self.journal.rewrite(number, stubs)
+        for copy in self.journal.directory.glob(f"*{DAMAGED}"):
+            self.disk.unlink(copy)  # nobody can say what is left in it of which session
+        self.journal.append([[EraseChange()]])
+        self._unfinished.clear()
 
-    def _is_erased(self, text: bytes, named: re.Pattern[bytes] | None) -> bool:
+    def _is_erased(
+        self,
+        place: int,
+        text: bytes,
+        named: re.Pattern[bytes] | None,
+        rows: set[int],
+        upto: dict[str, int],
+    ) -> bool:
+        if not is_whole(text):
+            return False
         if text.startswith(b'{"op":"name"'):
-            if not self._erased_owners:
+            if not upto:
                 return False
             line: Any = decode_any(text)
             # The owner may have come back: what was written since is not erased.
-            by = self._erased_owners.get(self._hash((line.app, line.user)), 0)
-            return bool(line.n < by)
-        if text.startswith((b'{"op":"erase"', b'{"op":"mark"')):
+            return place < upto.get(self._owner_hash((line.app, line.user)), 0)
+        if text.startswith((b'{"op":"erase', b'{"op":"mark"')):
             return False
         if named is None or named.search(text) is None:
             return False
-        line = decode_any(text)
-        return getattr(line, "row", 0) in self._erased_rows
+        return getattr(decode_any(text), "row", 0) in rows
 
-    def _hash(self, owner: tuple[str, str]) -> str:
-        return self.reader.user_hash(*owner).hex()
+    # --- what the rest needs -------------------------------------------------------------------
 
-    def finish_erasures(self) -> None:
-        """Finish an erasure that failed, or that a process died in: before another index is
-        written, which would lead past the line that says what is erased."""
-        if self.write and (self._erased_rows or self._erased_owners):
-            self.overwrite_erased()
+    def logs(self) -> list[JournaledLog]:
+        """All sessions, tombstones too."""
+        return list(self._by_row.values())  # type: ignore[arg-type]  # ours
 
-    def remove_derived(self, key: Key) -> None:
-        """Remove a session from the files for people: its own, and the relations."""
-        root = self.directory / SESSIONS
-        if not self.write or not root.is_dir():
-            return
-        shutil.rmtree(session_directory(root, key), ignore_errors=True)
-        path = root / RELATIONS
-        if path.exists():
-            named = {"app": key.app, "user": key.user, "id": key.id}
-            related = _decode(path.read_bytes(), type=list[dict[str, Any]])
-            left = [each for each in related if named not in each.values()]
-            if left != related:
-                self.disk.put_file(path, msgspec.json.encode(left) + b"\n")
+    def name_logs(self) -> list[tuple[ScopeKey, JournaledName]]:
+        """All shared names."""
+        named = self._names.items()
+        return [((*of, n), each) for of, names in named for n, each in names.items()]  # type: ignore[misc]  # ours
 
-    # --- writing -------------------------------------------------------------------------------
+    def living_keys(self) -> list[Key]:
+        """The keys of all living sessions."""
+        return list(self._kept)
 
-    def put(self, lines: Sequence[LogLine]) -> None:
-        """Append lines of one group and apply them."""
-        if not lines:
-            return
-        group(lines)
-        places = self.log.append(lines)
-        for place, line in zip(places, lines, strict=True):
-            self.apply(place, line)  # type: ignore[arg-type]  # one of them
+    def refused(self) -> list[Key]:
+        """The sessions that nobody may write to until somebody decides."""
+        return [key for key, log in self._kept.items() if self.is_refused(log)]
 
-    def feed_frame(self, place: int) -> Sequence[int]:
-        """The entries of the feed in a frame. Raises Damaged."""
-        entries = self._feed_frames.get(place)
-        if entries is None:
-            try:
-                entries = _decode(self.log.frame(place)[0], type=FeedLine).entries
-            except (msgspec.MsgspecError, LookupError) as error:
-                raise Damaged(f"cannot be read: {error}") from error
-            if len(self._feed_frames) >= _FEED_FRAMES_CACHED:
-                self._feed_frames.clear()
-            self._feed_frames[place] = entries
-        return entries
+    def has_row(self, row: int) -> bool:
+        """True if the session is there, living or not."""
+        return row in self._by_row
 
-    def forget_frames(self) -> None:
-        self._feed_frames.clear()
+    @property
+    def endings(self) -> int:
+        """The number of sessions that were deleted or erased."""
+        return self._ended
 
-    def set_aside(self, numbers: Sequence[int], damaged: Set[int]) -> None:
-        """Keep a copy of files in which something cannot be read, before they are removed."""
-        faulty = {fault.file for fault in self.faults}
-        for number in numbers:
-            path = self.log.path(number)
-            if path.exists() and (number in damaged or path.name in faulty):
-                self.disk.put_file(
-                    path.with_name(f"{path.name}{DAMAGED}"), self.disk.read_file(path)
-                )
+    def uploads(self) -> list[Upload]:
+        """The uploads that may be finished."""
+        return list(self.begun_uploads.values())
 
-    def close(self) -> None:
-        self.log.close()
+    def erasures(self) -> list[Erasure]:
+        """The certificates of what was erased."""
+        return list(self._erased.values())
 
+    def living_marks(self) -> list[Mark]:
+        """The marks that have not ended."""
+        now_us = self.now_us()
+        return [mark for mark in self.kept_marks.values() if mark.until_us > now_us]
 
-def _ends_before(entry: IndexedSession, place: int) -> bool:
-    """True if the last event of a session stands before a place in the segments."""
-    last = entry.find(entry.last)
-    return last is None or last[1] >= 0 or last[0] < place
+    @property
+    def ring_id(self) -> str | None:
+        """The key ring that the store is sealed with."""
+        return self._ring
+
+    def feed_entries(self) -> Iterator[tuple[int, int, int]]:
+        """Number, row and seq of all entries of the feed."""
+        number = 0
+        while some := self._feed.some(number, _FEED_STEP):
+            yield from some
+            number = some[-1][0]
+
+    def feed_end(self, number: int) -> int:
+        """The number that the feed goes on with, which a journal that was written again has to
+        say."""
+        return max(number, self._feed.last + 1)
+
+    def compacted(self, segment: int, size: int) -> None:
+        """A compacted segment of this size has taken its place."""
+        self.base_segment, self.compacted_bytes = segment, size
+        self.compacted_us, self._doubt = self.now_us(), 0
+        self.faults = []
+
+    def segment_bytes(self, first: int) -> int:
+        """The size of the segments from one on."""
+        return sum([self.journal.bytes_of(n) for n in self.journal.segments() if n >= first])
 
 
-def group(lines: Sequence[LogLine | PlainLine]) -> None:
-    """Number the lines of a group: all of them count, or none."""
-    last = len(lines) - 1
-    for place, line in enumerate(lines):
-        line.left = last - place  # type: ignore[union-attr]  # every kind has it
+class JournaledBlob(NamedTuple):
+    """The stored form of a blob, and the places of its chunks and its line."""
+
+    blob: BlobRow
+    chunks: list[int]
+    place: int
 
 
-def _first_head(line: EventLine, key: Key) -> Head:
-    created = line.created or line.time
+def _first_head(line: EventLine) -> Head:
+    created, key = line.created or line.time, Key(*line.session)
     times = (created, line.time, line.active or line.time)
     return Head(key, line.id, line.seq, bytes.fromhex(line.link), *times, _facts(line), line.floor)
 
@@ -743,44 +671,4 @@ def _next_head(before: Head, line: EventLine) -> Head:
 
 
 def _facts(line: EventLine) -> Any:
-    return EMPTY if line.facts is UNSET else freeze(_decode(line.facts)) or EMPTY
-
-
-def chunk_in(disk: LogDisk, path: Path) -> tuple[int, bytes, int]:
-    """A chunk of a blob, packed. Raises Damaged if it is not there."""
-    try:
-        packed: tuple[int, bytes, int] = msgspec.msgpack.decode(
-            disk.read_file(path), type=tuple[int, bytes, int]
-        )
-        return packed
-    except FileNotFoundError as error:
-        raise Damaged("is missing") from error
-    except msgspec.MsgspecError as error:
-        raise Damaged("cannot be read") from error
-
-
-def upload_name(upload: str) -> str:
-    """The name of the directory with the chunks of an upload."""
-    return sha256(upload.encode()).hexdigest()[:32]
-
-
-# --- where derived files are ---------------------------------------------------------------------
-
-RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
-_NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
-
-
-def session_directory(root: Path, key: Key) -> Path:
-    """Return the directory of the files of a session for people."""
-    return root.joinpath(*[_name_of(part) for part in (key.app, key.user, key.id)])
-
-
-def _name_of(part: str) -> str:
-    """A part of a key as the name of a directory: none leads out of its place, and no two parts
-    have the same."""
-    named = quote(part, safe=" @+=,")
-    if named.startswith("."):
-        named = f"%2E{named[1:]}"
-    if len(named) > _NAME_CHARS_MAX:  # no name that is short enough has a "!"
-        named = f"{named[: _NAME_CHARS_MAX - 33]}!{sha256(part.encode()).hexdigest()[:32]}"
-    return named
+    return EMPTY if line.facts is UNSET else freeze(msgspec.json.decode(line.facts)) or EMPTY

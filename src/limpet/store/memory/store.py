@@ -6,14 +6,12 @@ driven beside it and compared. It favours the obvious over the fast.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-import msgspec
 from msgspec import structs
 
 from limpet.errors import (
@@ -21,7 +19,6 @@ from limpet.errors import (
     LimpetError,
     PositionUnknown,
     SessionCorrupt,
-    SessionError,
     SessionFenced,
     SessionHasForks,
     StoreFailed,
@@ -40,12 +37,11 @@ from limpet.model import (
     LastCheckpoint,
     ScopeKey,
     ScopeValue,
-    buried,
-    canonical,
     checkpoints_of,
     forgotten_with,
     is_reserved,
     last_checkpoint,
+    limits,
     owner_of,
     scope_of,
 )
@@ -56,11 +52,24 @@ from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, MARKS_SWEPT
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blob, Blobs, check_open
 from limpet.store.clock import Clock
+from limpet.store.coding.bodies import is_naming
 from limpet.store.coding.seal import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Mark, Marks, added
-from limpet.store.memory.tables import Leasing, MemoryLog, key_hash
-from limpet.store.pages import PageBytes, bare, newest, newest_since, page, walk, wanted
+from limpet.store.memory.changes import (
+    AnyChange,
+    BlobChange,
+    ChunkChange,
+    ColdChange,
+    EndChange,
+    EraseChange,
+    MarkChange,
+    PinChange,
+    RingChange,
+    TakeChange,
+)
+from limpet.store.memory.tables import Decision, Leasing, MemoryLog, in_app
+from limpet.store.pages import PageBytes, newest_since, page, walk, wanted
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
     ChainedEvent,
@@ -90,6 +99,10 @@ from limpet.store.protocol import (
 from limpet.store.scopes import Scopes
 from limpet.store.verify import verify_session
 
+_PAUSE_US: Final = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
+_BREATH: Final = 32  # sessions that are loaded before others may run
+_FEED_STEP: Final = 4_096  # entries that are looked at before others may run
+_TOUCHED_MAX: Final = 10_000  # entries that one page of `touched` goes through
 _Row: TypeAlias = tuple[int, Head]  # the number of its row
 _Place: TypeAlias = tuple[int, int, Head]  # time and row by which it is ordered
 
@@ -104,18 +117,13 @@ class MemoryStore(Leasing):
     def __init__(self, clock: Clock | None = None, *, seal: Seal | None = None) -> None:
         super().__init__(clock)
         self.sealer = Sealer(seal)
-        self._ring: str | None = None
         self._identity = os.urandom(16).hex()
         self.now_us: Callable[[], int] = self._clock
-        self.blobs: Blobs = MemoryBlobs(self._living, self._present, self._logs, self._clock)
-        self.marks: Marks = MemoryMarks(self._check_open, self._clock)
-
-    def _logs(self) -> list[MemoryLog]:
-        self._check_open()
-        return list(self._kept.values())
+        self.blobs: Blobs = MemoryBlobs(self)
+        self.marks: Marks = MemoryMarks(self)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        self._check_open()
+        self.check_open()
         plan = Plan(self, self._clock(), lambda: os.urandom(SALT_BYTES))
         try:
             answers = plan.add(commits)
@@ -123,19 +131,7 @@ class MemoryStore(Leasing):
             raise
         except Exception as error:
             raise StoreFailed("memory://", repr(error)) from error
-        for key, fold in plan.folds.items():
-            if key not in self._kept:
-                self._begin(key, fold, plan.bases.get(key))
-            self._kept[key].fold = fold
-        for key, rec in plan.records:
-            self._kept[key].add(rec)
-            self._feed.append((self._kept[key].row, key, rec.event.seq))
-        for key, write in plan.writes:
-            self._scopes.setdefault(write.key, []).append(write.at)
-            made_by = (plan.folds[key].head.uid, write.seq, self._kept[key].event(write.seq).at_us)
-            self._made_by.setdefault(write.key, []).append(made_by)
-        for key, number, fold in plan.pins:
-            self._kept[key].pins[number] = fold
+        self._settle(plan)
         return answers
 
     async def load(
@@ -147,390 +143,486 @@ class MemoryStore(Leasing):
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
-        kept = self._living(key)
-        version = kept.fold.head.version
-        sized = [kept.sized(seq) for seq in range(max(0, version - tail) + 1, version + 1)]
-        events = newest_since(bare(newest(sized, tail)), since_us)
-        fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
+        self.check_open()
+        return self._load(key, tail, since_us, scopes=scopes)
+
+    def _load(
+        self, key: Key, tail: int, since_us: int | None = None, *, scopes: bool = True
+    ) -> Loaded:
+        kept = self.living(key)
+        names = self.scopes(key.app, key.user) if scopes else Scopes()
         checkpoint = self._checkpoint(key) if scopes else None
+        fold = kept.fold
+        events = newest_since(kept.newest(tail, since_us), since_us)
+        damaged = fold.damaged
+        own = [event.seq for event in events if event.damage and event.seq > kept.floor]
+        if own:
+            damaged = tuple(sorted({*damaged, *own}))
         state = (fold.head, fold.fields, fold.versions, names)
-        return Loaded(*state, events, checkpoint=checkpoint, texts=fold.texts)
+        return Loaded(*state, events, damaged, checkpoint, fold.texts)
 
     async def head(self, key: Key) -> Head:
-        return self._living(key).fold.head
+        return self.living(key).head
 
     def _checkpoint(self, key: Key) -> LastCheckpoint:
         log = self._kept.get(checkpoints_of(key))
-        return NO_CHECKPOINT if log is None else last_checkpoint(log.fold.head.facts)
+        return NO_CHECKPOINT if log is None else last_checkpoint(log.head.facts)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
-        self._check_open()
-        return tuple([await self.load(k, tail=tail) if k in self._kept else None for k in keys])
+        sessions: list[Loaded | None] = []
+        for start in range(0, len(keys), _BREATH):
+            sessions += await self._load_some(keys[start : start + _BREATH], tail)
+            await asyncio.sleep(0)  # they are read inline: let others run
+        return tuple(sessions)
+
+    async def _load_some(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
+        self.check_open()
+        return [self._load(k, tail) if k in self._kept else None for k in keys]
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        kept = self._present(key)
-        if not kept.has(seq):
-            raise InvalidInput(f"session {key} has no event {seq}.")
-        if kept.event(seq).removed:
-            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
-        return kept.fold_at(seq)
+        return self._whole(key, seq, self.present(key).fold_at(self._at(key, seq)))
 
     async def rung(self, key: Key, seq: int) -> Fold:
-        return await self.fold_at(key, seq)
+        return self._whole(key, seq, self.present(key).rung(self._at(key, seq)))
+
+    def _at(self, key: Key, seq: int) -> int:
+        if not self.present(key).has(seq):
+            raise InvalidInput(f"session {key} has no event {seq}.")
+        return seq
+
+    def _whole(self, key: Key, seq: int, fold: Fold | None) -> Fold:
+        if fold is None:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+        if fold.damaged:
+            raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+        return fold
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        kept = self._present(key)
-        version = kept.fold.head.version
+        kept = self.present(key)
+        version = kept.head.version
         seqs = range(min(after - 1 if after else version, version), 0, -1)
         if not reverse:
             seqs = range(after + 1, version + 1)
-        matching = (seq for seq in seqs if wanted(kept.type(seq), types))
+        matching = (seq for seq in seqs if types is None or wanted(kept.type(seq), types))
         return page(kept.sized(seq) for seq in islice(matching, limit))
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        kept = self._present(key)
-        return tuple([kept.event(kept.ids[id]) for id in ids if id in kept.ids])
+        kept = self.present(key)
+        seqs = [kept.seq_of(id) for id in ids]
+        return tuple([kept.event(seq) for seq in seqs if seq is not None])
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        kept = self._present(key)
-        seqs = range(kept.floor + 1, kept.fold.head.version + 1)
-        waiting = (seq for seq in seqs if kept.is_pending(seq))
-        return page(kept.sized(seq) for seq in islice(waiting, limit))
+        kept = self.present(key)
+        return page(kept.sized(seq) for seq in sorted(kept.pending)[:limit])
 
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
-        kept = self._living(key)
+        kept = self.living(key)
         room = PageBytes()
         events: list[ChainedEvent] = []
-        for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
-            rec = kept.own(seq)
-            events.append(ChainedEvent(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
-            room.used += len(rec.raw)
+        for seq in range(max(after, kept.floor) + 1, kept.head.version + 1):
+            record = kept.own_record(seq)
+            events.append(record.undecoded)
+            room.used += len(record.raw or b"")
             if len(events) == limit or room.full:
                 break
         return tuple(events)
 
     async def base(self, key: Key) -> Base | None:
-        return self._living(key).base
+        return self.living(key).base
 
     async def keys_with(self, uid: str) -> tuple[Key, ...]:
-        self._check_open()
-        return tuple([key for key, log in self._kept.items() if log.fold.head.uid == uid])
+        self.check_open()
+        return tuple([key for key, log in self._kept.items() if log.head.uid == uid])
 
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
-        self._check_open()
-        owners = {of[:2] for of in self._scopes if app in (None, of[0])}
+        self.check_open()
+        owners = [owner for owner in self._names if app in (None, owner[0])]
         return tuple(sorted(owner for owner in owners if after is None or owner > after)[:limit])
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
-        self._check_open()
-        return {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
+        self.check_open()
+        mine = self._names.get((app, user), {})
+        return {name: each.value(each.last) for name, each in mine.items()}
 
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
     ) -> tuple[Event, ...]:
-        kept = self._present(key)
-        seqs = range(min(before - 1, kept.fold.head.version), after, -1)
-        naming = (seq for seq in seqs if _names(kept, seq, name))
-        return page(kept.sized(seq) for seq in islice(naming, limit))
+        kept = self.present(key)
+        seqs = range(min(before - 1, kept.head.version), after, -1)
+        sized = (kept.sized(seq) for seq in seqs)
+        return page(islice((each for each in sized if is_naming(each[0], name)), limit))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        kept, last = self._present(key), self._last_us()
-        by_name = {name: self._since(kept, key, seq, name, last) for name in names}
+        kept = self.present(key)
+        by_name = {name: self._since(kept, key, seq, name) for name in names}
         return {name: since for name, since in by_name.items() if since is not None}
 
-    def _last_us(self) -> dict[str, int | None]:
-        """Return the last update of deleted sessions by uid; None for living ones. Erased ones
-        are missing."""
-        ended = [log.fold.head for logs in self._deleted.values() for log in logs]
-        uids: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
-        return uids | {log.fold.head.uid: None for log in self._kept.values()}
-
-    def _since(
-        self, kept: MemoryLog, key: Key, seq: int, name: str, last: Mapping[str, int | None]
-    ) -> NameSince | None:
+    def _since(self, kept: MemoryLog, key: Key, seq: int, name: str) -> NameSince | None:
         of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
-        values, at_us = self._scopes.get(of, []), kept.event(seq).at_us
+        named, at_us = self.name_of(of), kept.event(seq).at_us
+        if named is None:
+            return None
         first, others = 0, False
-        for version, (uid, by, when_us) in reversed([*enumerate(self._made_by.get(of, []), 1)]):
-            if uid == kept.fold.head.uid:
+        for version in range(named.last, 0, -1):
+            made_by = named.made_by(version)
+            if made_by is None:
+                others = True
+                continue
+            row, uid, by, when_us = made_by
+            if uid == kept.head.uid:
                 if by <= seq:
                     break
                 first = version
-            elif uid in last and (last[uid] or when_us) < at_us:
-                break
-            else:
-                others = True
+                continue
+            writer = self._by_row.get(row)
+            if writer is not None and writer.head.uid == uid:
+                head = writer.head
+                if (when_us if head.deleted_us is None else head.updated_us) < at_us:
+                    break
+            others = True
         if not first:
             return None
-        return NameSince(values[first - 2] if first > 1 else None, len(values), others)
+        return NameSince(named.value(first - 1) if first > 1 else None, named.last, others)
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page[Head]:
-        self._check_open()
+        self.check_open()
         cursors.check(query)
-        logs = list(self._kept.values())
+        logs: Iterable[MemoryLog] = self._kept.values()
         if query.deleted:
             logs = [log for logs in self._deleted.values() for log in logs]
-        rows = [(log.row, log.fold.head) for log in logs]
-        heads, more = _page_of_heads(rows, query, cursor, limit, self.now_us())
-        shown = {head.key: self._values(head.key) for head in heads} if states else {}
-        return Page(heads, more, shown)
-
-    def _values(self, key: Key) -> FrozenDict:
-        """Return the session's own fields and the shared names together."""
-        fields = self._kept[key].fold.fields
-        return FrozenDict({**fields, **scope_fields(self.scopes(key.app, key.user))})
+        rows = [(log.row, log.head) for log in logs]
+        met, more = _page_of_heads(rows, query, cursor, limit, self.now_us())
+        if not states:
+            return Page(tuple([head for *_, head in met]), more)
+        shown: dict[Key, FrozenDict] = {}
+        damaged: list[Key] = []
+        self.sealer.require([head.uid for *_, head in met])  # of the whole page, not one by one
+        total = 0
+        for count, (_, _, head) in enumerate(met):
+            if total > limits.STATES_BYTES_MAX:
+                more = _cursor(query, met[count - 1])
+                met = met[:count]
+                break
+            kept = self._kept[head.key]
+            fold, names = kept.fold, self.scopes(head.key.app, head.key.user)
+            total += kept.state_bytes
+            if fold.damaged:
+                damaged.append(head.key)
+            else:
+                shown[head.key] = FrozenDict({**fold.fields, **scope_fields(names)})
+        return Page(tuple([head for *_, head in met]), more, shown, tuple(damaged))
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        self._check_open()
+        self.check_open()
+        start = self._feed_start(after)
+        room, entries = PageBytes(), list[FeedEntry]()
+        while True:
+            start, done = await self._feed_step(start, app, key, limit, entries, room)
+            if done:
+                return tuple(entries), cursors.write_position(start)
+            await asyncio.sleep(0)  # a stretch of the feed was looked at: let others run
+
+    async def _feed_step(
+        self,
+        start: int,
+        app: str | None,
+        key: Key | None,
+        limit: int,
+        entries: list[FeedEntry],
+        room: PageBytes,
+    ) -> tuple[int, bool]:
+        """Look at some entries beyond a position: where it ended, and if the page is complete."""
+        looked = self._feed.some(start, _FEED_STEP)
+        for place, row, seq in looked:
+            kept = self._hot(row, seq)
+            if kept is None:
+                continue
+            of = kept.head.key
+            if of != key if key is not None else not in_app(of, app):
+                continue
+            event, size = kept.sized(seq)
+            entries.append(FeedEntry(cursors.write_position(place), of, event))
+            room.used += size
+            if len(entries) == limit or room.full:
+                return place, True
+        if len(looked) == _FEED_STEP:
+            return looked[-1][0], False
+        return max(start, self._feed.last), True
+
+    def _feed_start(self, after: str | None) -> int:
         start = 0 if after is None else cursors.read_position(after, 1)[0]
-        if after is not None and start > len(self._feed):
+        if after is not None and start > self._feed.last:
             raise PositionUnknown(after)
-        entries: list[FeedEntry] = []
-        room = PageBytes()
-        place = start
-        for place, (row, of, seq) in enumerate(self._feed[start:], start + 1):
-            wanted_ = not is_reserved(of.app) if app is None else of.app == app
-            wanted_ = of == key if key is not None else wanted_
-            kept = self._kept.get(of)
-            if wanted_ and kept is not None and kept.row == row and kept.is_hot(seq):
-                event, size = kept.sized(seq)
-                entries.append(FeedEntry(cursors.write_position(place), of, event))
-                room.used += size
-                if len(entries) == limit or room.full:
-                    break
-        return tuple(entries), cursors.write_position(place)
+        return start
+
+    def _hot(self, row: int, seq: int) -> MemoryLog | None:
+        """The living session whose event the feed has."""
+        kept = self._by_row.get(row)
+        if kept is None or not kept.is_hot(seq) or self._kept.get(kept.head.key) is not kept:
+            return None
+        return kept
 
     async def touched(self, after: str) -> Touched:
-        self._check_open()
-        start = cursors.read_position(after, 1)[0]
-        if start > len(self._feed):
-            raise PositionUnknown(after)
+        self.check_open()
+        looked = self._feed.some(self._feed_start(after), _TOUCHED_MAX)
         sessions: dict[Key, int] = {}
-        for row, of, seq in self._feed[start:]:
-            kept = self._kept.get(of)
-            if kept is not None and kept.row == row and kept.is_hot(seq):
+        for _, row, seq in looked:
+            kept = self._hot(row, seq)
+            if kept is not None:
+                of = kept.head.key
                 sessions[of] = max(seq, sessions.get(of, 0))
-        end = cursors.write_position(len(self._feed))
-        return Touched(sessions, end, more=False, whole=True, ended=str(self._ended))
+        more = len(looked) == _TOUCHED_MAX
+        end = cursors.write_position(looked[-1][0] if more else self._feed.last)
+        return Touched(sessions, end, more=more, whole=True, ended=str(self._ended))
 
     async def position(self) -> str:
-        self._check_open()
-        return cursors.write_position(len(self._feed))
+        self.check_open()
+        return cursors.write_position(self._feed.last)
 
     async def delete(
         self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
     ) -> bool:
-        self._check_open()
-        if at is not None and not self._stands(key, at):
-            return False
-        kept = self._kept.pop(key, None)
-        self._forget_partials(key)
-        if kept is None:
-            return False
-        self._ended += 1
-        kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
-        self._deleted.setdefault(key, []).append(kept)
-        if not is_reserved(key.app):
-            await self.delete(checkpoints_of(key), ending=ending)
-        return True
+        def decide() -> Decision[bool]:
+            if at is not None and not self._stands(key, at):
+                return False, ()
+            changes = self._ending(key, ending)
+            return bool(changes), changes
+
+        return await self.change(decide)
+
+    def _ending(self, key: Key, ending: Ending) -> list[AnyChange]:
+        """The changes that end a session and the log of its checkpoints."""
+        keys = [key] if is_reserved(key.app) else [key, checkpoints_of(key)]
+        if key not in self._kept:
+            return []
+        now_us = self._clock()
+        rows = [self._kept[each].row for each in keys if each in self._kept]
+        return [EndChange(row, now_us, ending) for row in rows]
 
     def _stands(self, key: Key, at: Standing) -> bool:
         session, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
-        checkpoints = 0 if log is None else log.fold.head.version
         if session is None:
             return False
-        return at.holds(session.fold.head.uid, session.fold.head.version, checkpoints)
+        head = session.head
+        return at.holds(head.uid, head.version, 0 if log is None else log.head.version)
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
-        self._check_open()
-        before = (dict(self._kept), {key: [*logs] for key, logs in self._deleted.items()})
-        folds = {key: log.fold for key, log in self._kept.items()}
-        for each in exchanges:
-            if not await self._exchange(each):
-                self._kept, self._deleted = before
-                for key, fold in folds.items():
-                    self._kept[key].fold = fold
-                return False
-        moved = {each.by: each.key for each in exchanges if each.by is not None}
-        self._feed = [(row, moved.get(key, key), seq) for row, key, seq in self._feed]
-        self._ended += 1
-        return True
+        def decide() -> Decision[bool]:
+            changes = self._exchanging(exchanges)
+            return (False, ()) if changes is None else (True, changes)
 
-    async def _exchange(self, each: Exchange) -> bool:
-        fence, log = 0, self._kept.get(each.key)
-        if each.at is not None:
-            if log is None or not self._stands(each.key, each.at):
-                return False
-            fence = log.fold.head.fence
-            await self.delete(each.key, ending="moved")
-        elif log is not None:
-            return False
-        if each.by is None:
-            return True
-        if each.by_at is not None and not self._stands(each.by, each.by_at):
-            return False
-        log = self._kept.pop(each.by, None)
-        if log is None or key_hash(each.key) in self._erased:
-            return False
-        head = log.fold.head
-        taken = structs.replace(head, key=each.key, fence=max(head.fence, fence))
-        log.fold = structs.replace(log.fold, head=taken)
-        self._kept[each.key] = log
-        return True
+        return await self.change(decide)
+
+    def _exchanging(self, exchanges: Sequence[Exchange]) -> list[AnyChange] | None:
+        """The changes that hand keys over; None if a step does not fit the keys as the earlier
+        steps leave them."""
+        changes: list[AnyChange] = []
+        now: dict[Key, MemoryLog | None] = {}
+
+        def holder(key: Key) -> MemoryLog | None:
+            return now[key] if key in now else self._kept.get(key)
+
+        for each in exchanges:
+            current, fence = holder(each.key), 0
+            if each.at is not None:
+                if current is None or current is not self._kept.get(each.key):
+                    return None
+                if not self._stands(each.key, each.at):
+                    return None
+                fence = current.head.fence
+                changes += self._ending(each.key, "moved")
+                now[each.key] = now[checkpoints_of(each.key)] = None
+            elif current is not None:
+                return None
+            if each.by is None:
+                continue
+            taking = holder(each.by)
+            if taking is None or self._key_hash(each.key) in self._erased:
+                return None
+            if each.by_at is not None and not self._stands(each.by, each.by_at):
+                return None
+            changes += self._taking(taking, each.key, max(taking.head.fence, fence))
+            now[each.by], now[each.key] = None, taking
+        return changes
+
+    def _taking(self, log: MemoryLog, key: Key, fence: int) -> list[AnyChange]:
+        """The changes that give a session another key."""
+        return [TakeChange(log.row, (key.app, key.user, key.id), fence)]
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
-        kept = self._living(key)
-        if is_stub(kept.fold.head.facts):  # it stays where every load reads it
-            return Compacted()
-        last, before = min(upto, kept.fold.head.version - 1), max(kept.floor, kept.cold)
-        while last > before and kept.is_pending(last):
-            last -= 1
-        seqs = {*kept.hot, *range(before + 1, last + 1)}
-        hot = frozenset(filter(kept.is_pending, seqs))
-        kept.cold, kept.hot = max(kept.cold, last if last > before else 0), hot
-        return Compacted(len(seqs) - len(hot))
+        """Let the feed go of events: that is what cold means to readers. They stay where they are,
+        and in a journal they are compacted with all others."""
+
+        def decide() -> Decision[Compacted]:
+            kept = self.living(key)
+            if is_stub(kept.head.facts):  # it stays where every load reads it
+                return Compacted(), ()
+            last, before = min(upto, kept.head.version - 1), max(kept.floor, kept.cold)
+            while last > before and last in kept.pending:
+                last -= 1
+            seqs = {*kept.hot, *range(before + 1, last + 1)}
+            hot = tuple(sorted([seq for seq in seqs if seq in kept.pending]))
+            if len(seqs) == len(hot):
+                return Compacted(), ()
+            cold = max(kept.cold, last if last > before else 0)
+            return Compacted(len(seqs) - len(hot)), [ColdChange(kept.row, cold, hot)]
+
+        return await self.change(decide)
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
-        kept = self._living(key)
-        pins = kept.pins.items()
-        kept.pins = {number: fold for number, fold in pins if fold.head.version not in seqs}
+        def decide() -> Decision[None]:
+            kept = self.living(key)
+            pinned = {*kept.pins.values()}
+            return None, [PinChange(kept.row, seq) for seq in seqs if seq in pinned]
+
+        await self.change(decide)
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         logs = self._deleted.get(key, [])
         if key in self._kept:  # and what was archived and came back, or did not
-            moved = [log for log in logs if log.fold.head.ending == "moved"]
-            logs = [*moved, self._living(key)]
-        return tuple([fork.fold.head.key for fork in self._forks(logs)])
+            moved = [log for log in logs if log.head.ending == "moved"]
+            logs = [*moved, self.living(key)]
+        return tuple([fork.head.key for fork in self._forks(logs)])
 
     async def ring(self) -> str | None:
         return self._ring
 
     async def bind_ring(self, id: str) -> str:
-        self._ring = self._ring or id
-        return self._ring
+        def decide() -> Decision[str]:
+            return (id, [RingChange(id)]) if self._ring is None else (self._ring, ())
+
+        return await self.change(decide)
 
     async def accept_head(self, key: Key) -> bool:
-        self._living(key)
+        self.living(key)
         return False  # nobody else can write it
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
-        return await self.sealer.erasing(lambda gone: self._erase(key, forks, gone))
+        return await self.sealer.erasing(
+            lambda gone: self.change(lambda: self._erasing(key, forks, gone))
+        )
 
-    async def _erase(self, key: Key, forks: Forks, gone: frozenset[KeyOwner]) -> Erasure | None:
-        self._check_open()
-        forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
-        children = [fork for fork in forked if fork != key]
+    def _erasing(
+        self, key: Key, forks: Forks, gone: frozenset[KeyOwner]
+    ) -> Decision[Erasure | None]:
+        ends, mark = self._ends(key), self._key_hash(key)
+        if not ends:
+            return self._erased.get(mark), ()
+        children = [fork.head.key for fork in self._forks(ends) if fork.head.key != key]
         if children and forks == "refuse":
             raise SessionHasForks(key, tuple(children))
-        ending = self._descent(key) if forks == "erase" else [key]
-        self.sealer.require_forgotten(self._uids(ending), gone)
-        for each in ending:
-            self._forget(each, len(children) if forks == "keep" else 0)
-        return self._erased.get(key_hash(key))
+        below = self._descent(key)[1:] if forks == "erase" else []
+        self.sealer.require_forgotten(self._uids([key, *below]), gone)
+        change = EraseChange()
+        for each in below:
+            self._forget(change, each, 0)
+        self._forget(change, key, len(children) if forks == "keep" else 0)
+        return next(e for e in _erasures(change) if e.key_hash == mark), [change]
 
     def _uids(self, keys: Sequence[Key]) -> list[KeyOwner]:
         """Return the uids of all that have these keys, and of the logs that are forgotten with
         them."""
         logs = [log for key in keys for log in forgotten_with(key)]
-        return [end.fold.head.uid for key in (*keys, *logs) for end in self._ends(key)]
+        return [end.head.uid for key in (*keys, *logs) for end in self._ends(key)]
+
+    def _forget(self, change: EraseChange, key: Key, forks_kept: int) -> None:
+        """Put every session that has this key on the change, and its certificate."""
+        ends = [end for end in self._ends(key) if end.row not in change.rows]
+        if ends:
+            change.rows = (*change.rows, *[end.row for end in ends])
+            head, mark = ends[-1].head, self._key_hash(key)
+            made = (mark.hex(), head.version, head.link.hex(), self._clock(), forks_kept)
+            change.certificates = (*change.certificates, made)
+            for beside in forgotten_with(key):
+                self._forget(change, beside, 0)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        return await self.sealer.erasing(lambda gone: self._erase_user(app, user, gone))
+        return await self.sealer.erasing(
+            lambda gone: self.change(lambda: self._erasing_user(app, user, gone))
+        )
 
-    async def _erase_user(self, app: str, user: str, gone: frozenset[KeyOwner]) -> Erasures:
-        self._check_open()
+    def _erasing_user(self, app: str, user: str, gone: frozenset[KeyOwner]) -> Decision[Erasures]:
         owner = owner_of(app, user)
-        everything = [*self._deleted, *self._kept]
         mine = [
             key
-            for key in dict.fromkeys(everything)
+            for key in dict.fromkeys([*self._deleted, *self._kept])
             if (key.app, key.user) == (app, user) or (is_reserved(key.app) and key.user == owner)
         ]
-        logs = [log for k in mine for log in self._ends(k)]
-        left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
+        logs, own = [log for k in mine for log in self._ends(k)], {*mine}
+        left = [fork.head.key for fork in self._forks(logs) if fork.head.key not in own]
         self.sealer.require_forgotten([*self._uids(mine), scope_owner(app, user)], gone)
-        certificates = [await self._erase(key, "keep", gone) for key in mine]
-        names = [of for of in self._scopes if of[:2] == (app, user)]
-        for of in names:
-            del self._scopes[of], self._made_by[of]
-        done = [each for each in certificates if each is not None]
-        mark, own = _user_hash(app, user), {key_hash(k) for k in mine if not is_reserved(k.app)}
-        erased = Erasures.of(mark, done, own, at_us=self._clock(), names=len(names), forks=left)
+        change, now_us = EraseChange(), self._clock()
+        for key in mine:
+            kept = [fork for fork in self._forks(self._ends(key)) if fork.head.key != key]
+            self._forget(change, key, len(kept))
+        names = len(self._names.get((app, user), {}))
+        change.owner = self._owner_hash((app, user)) if names else ""
+        mark = bytes.fromhex(self._owner_hash((app, user)))
+        hashes = {self._key_hash(key) for key in mine if not is_reserved(key.app)}
+        done = _erasures(change)
+        erased = Erasures.of(mark, done, hashes, at_us=now_us, names=names, forks=left)
         if not done and not names and mark in self._erased:
-            return structs.replace(erased, user=self._erased[mark])
-        self._erased[mark] = erased.user
-        return erased
+            return structs.replace(erased, user=self._erased[mark]), ()
+        all_ = erased.user
+        made = (mark.hex(), all_.version, all_.link.hex(), all_.erased_us, all_.forks_kept)
+        change.certificates = (*change.certificates, made)
+        return erased, [change]
 
     async def examine(self) -> tuple[Check, ...]:
-        self._check_open()
+        self.check_open()
         advice = "For what has to outlive the process open sqlite:///file.db instead."
         return (Check("durability", "kept in memory, gone with this process", "warning", advice),)
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
-        self._check_open()
+        self.check_open()
         keys = list(self._kept) if key is None else [key]
         findings: list[Finding] = []
         events = 0
         for done, each in enumerate(keys, 1):
-            kept = self._living(each)
-            events += len(kept.records)
-            stored = (
-                (kept.event(rec.event.seq), rec.raw, rec.salt, rec.digest) for rec in kept.records
-            )
+            kept = self.living(each)
+            seqs = range(kept.floor + 1, kept.head.version + 1)
+            events += len(seqs)
+            records = [kept.own_record(seq) for seq in seqs]
+            stored = [(record.event, record.raw, record.salt, record.digest) for record in records]
             findings += verify_session(kept.fold, stored, base=kept.base)
             if progress is not None:
                 progress(done, len(keys))
         internal = sum([is_reserved(each.app) for each in keys])
         return Report(len(keys) - internal, events, tuple(findings), internal)
 
+    async def mark(self, space: str, name: str) -> Mark | None:
+        self.check_open()
+        mark = self.kept_marks.get((space, name))
+        return None if mark is None or mark.until_us <= self._clock() else mark
+
     def channel(self) -> MemoryChannel:
         return MemoryChannel(self._channels)
 
     async def identity(self) -> str:
-        self._check_open()
+        self.check_open()
         return self._identity
 
     def pulse(self) -> int:
-        return len(self._feed) + self._ended  # several Limpets may share it
+        return self._feed.last + self._ended  # several Limpets may share it
 
     async def close(self) -> None:
         self._open = False
 
-    def _forget_partials(self, key: Key) -> None:
-        for end in self._channels:
-            end.forget(key)
 
-    def _forget(self, key: Key, forks_kept: int) -> None:
-        logs = self._ends(key)
-        if not logs:
-            return
-        self._kept.pop(key, None)
-        self._deleted.pop(key, None)
-        self._forget_partials(key)
-        self._ended += 1
-        for log in logs:
-            for fork in log.forks:
-                fork.parent = None
-        head, mark = logs[-1].fold.head, key_hash(key)
-        self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
-        for beside in forgotten_with(key):
-            self._forget(beside, 0)
-
-
-def _user_hash(app: str, user: str) -> bytes:
-    return sha256(canonical(["user", app, user])).digest()
-
-
-def _names(kept: MemoryLog, seq: int, name: str) -> bool:
-    return any([op.path[0] == name for op in kept.event(seq).ops])
+def _erasures(change: EraseChange) -> list[Erasure]:
+    """The erasures that the certificates of a change speak of."""
+    return [
+        Erasure(bytes.fromhex(mark), version, bytes.fromhex(link), at_us, kept)
+        for mark, version, link, at_us, kept in change.certificates
+    ]
 
 
 # --- pages of heads: everything is sorted, then cut -----------------------------------------------
@@ -538,16 +630,19 @@ def _names(kept: MemoryLog, seq: int, name: str) -> bool:
 
 def _page_of_heads(
     rows: Iterable[_Row], query: Query, cursor: str | None, limit: int, now_us: int
-) -> tuple[tuple[Head, ...], str | None]:
+) -> tuple[list[_Place], str | None]:
     """The heads of one page, and where the next begins."""
     by_key = query.order == "key" or query.deleted
     places = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
     met, last = walk(places, lambda place: _passes(place[2], query, now_us), limit)
-    heads = tuple([head for _, _, head in met])
-    if last is None:
-        return heads, None
-    more = cursors.write_key(query, last[2].key, last[1]) if by_key else None
-    return heads, more or cursors.write(query, *last[:2])
+    return met, None if last is None else _cursor(query, last)
+
+
+def _cursor(query: Query, last: _Place) -> str:
+    """The page that goes on behind this head."""
+    if query.order == "key" or query.deleted:
+        return cursors.write_key(query, last[2].key, last[1])
+    return cursors.write(query, *last[:2])
 
 
 def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
@@ -609,86 +704,83 @@ def _mark(head: Head, query: Query) -> int:
 
 
 class MemoryMarks:
-    """`check_open` raises StoreClosed."""
+    """The marks of a store, which it keeps in its tables."""
 
-    def __init__(self, check_open: Callable[[], None], clock: Callable[[], int]) -> None:
-        self._check_open, self._clock = check_open, clock
-        self._marks: dict[tuple[str, str], Mark] = {}
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
 
     async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
-        now_us = self._begin()
-        if until_us <= now_us or self._living(space, name, now_us) is not None:
-            return False
-        self._marks[space, name] = Mark(space, name, value, until_us)
-        return True
+        def decide() -> Decision[bool]:
+            now_us = self._now_us()
+            if until_us <= now_us or self.living(space, name, now_us) is not None:
+                return False, ()
+            return True, self._put(Mark(space, name, value, until_us), now_us)
+
+        return await self._store.change(decide)
 
     async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
-        self._begin()
-        self._marks[space, name] = Mark(space, name, value, until_us)
+        def decide() -> Decision[None]:
+            return None, self._put(Mark(space, name, value, until_us), self._now_us())
+
+        await self._store.change(decide)
 
     async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
-        before = self._living(space, name, self._begin())
-        mark = Mark(space, name, added(0, by), until_us)
-        if before is not None:
-            mark = Mark(space, name, added(before.value, by), before.until_us)
-        self._marks[space, name] = mark
-        return mark.value
+        def decide() -> Decision[int]:
+            now_us = self._now_us()
+            before = self.living(space, name, now_us)
+            mark = Mark(space, name, added(0, by), until_us)
+            if before is not None:
+                mark = Mark(space, name, added(before.value, by), before.until_us)
+            return mark.value, self._put(mark, now_us)
+
+        return await self._store.change(decide)
 
     async def get(self, space: str, name: str) -> Mark | None:
-        self._check_open()
-        return self._living(space, name, self._clock())
+        return await self._store.mark(space, name)
 
     async def sweep(self, limit: int) -> int:
-        self._check_open()
-        now_us = self._clock()
-        ended = [of for of, mark in self._marks.items() if mark.until_us <= now_us]
-        ended.sort(key=lambda of: self._marks[of].until_us)
-        for of in ended[:limit]:
-            del self._marks[of]
-        return len(ended[:limit])
+        def decide() -> Decision[int]:
+            gone = self._ended(self._now_us(), limit)
+            return len(gone), gone
 
-    def _begin(self) -> int:
-        self._check_open()
-        now_us = self._clock()
-        for of in [of for of, m in self._marks.items() if m.until_us <= now_us][:MARKS_SWEPT]:
-            del self._marks[of]
-        return now_us
+        return await self._store.change(decide)
 
-    def _living(self, space: str, name: str, now_us: int) -> Mark | None:
-        mark = self._marks.get((space, name))
+    def _now_us(self) -> int:
+        return self._store.now_us()
+
+    def _put(self, mark: Mark, now_us: int) -> list[MarkChange]:
+        made = MarkChange(mark.space, mark.name, mark.value, mark.until_us)
+        return [*self._ended(now_us, MARKS_SWEPT), made]
+
+    def _ended(self, now_us: int, limit: int) -> list[MarkChange]:
+        ended = [mark for mark in self._store.kept_marks.values() if mark.until_us <= now_us]
+        ended.sort(key=lambda mark: mark.until_us)
+        return [MarkChange(mark.space, mark.name) for mark in ended[:limit]]
+
+    def living(self, space: str, name: str, now_us: int) -> Mark | None:
+        mark = self._store.kept_marks.get((space, name))
         return None if mark is None or mark.until_us <= now_us else mark
 
 
 # --- blobs ---------------------------------------------------------------------------------------
 
 
-_PAUSE_US = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
-
-
-class _Upload(NamedTuple):
-    log: MemoryLog
-    chunks: list[bytes]
-    touched_us: int
-
-
 class MemoryBlobs:
-    """`living` gives the log of a session, or raises what a load would; `all` gives all of them."""
+    """The blobs of a store, which it keeps in its tables: of an upload and of a blob the chunks.
 
-    def __init__(
-        self,
-        living: Callable[[Key], MemoryLog],
-        present: Callable[[Key], MemoryLog],
-        all: Callable[[], list[MemoryLog]],
-        clock: Callable[[], int],
-    ) -> None:
-        self._living, self._present, self._all, self._clock = living, present, all, clock
-        self._uploads: dict[str, _Upload] = {}
+    A store with a journal overrides how both are written and read.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
 
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
-        log = self._living(key)
-        self._sweep()
-        chunks = self._chunks(key, log, upload, number)
-        self._uploads[upload] = _Upload(log, [*chunks, bytes(data)], self._clock())
+        def decide() -> Decision[None]:
+            log = self._store.living(key)
+            self._check_next(key, log, upload, number)
+            return None, [self.chunk_change(log, upload, number, data)]
+
+        await self._store.change(decide)
 
     async def finish(
         self,
@@ -700,67 +792,86 @@ class MemoryBlobs:
         fence: int | None = None,
         at: int | None = None,
     ) -> Blob:
-        log = self._living(key)
-        head = log.fold.head
-        if at is None:
-            check_open(head)
-        if fence is not None and not admits(head, fence, self._clock()):
-            raise SessionFenced(key, fence, head.fence)
-        self._sweep()
-        if blob.hash in log.blobs:
-            self._uploads.pop(upload, None)
-            return log.blobs[blob.hash][0]
-        chunks = self._chunks(key, log, upload, blob.chunks - 1)
-        self._uploads.pop(upload, None)
-        made = msgspec.structs.replace(blob, version=head.version if at is None else at)
-        log.blobs[blob.hash] = (made, [*chunks, bytes(last)])
-        return made
+        def decide() -> Decision[Blob]:
+            log = self._store.living(key)
+            head, number = log.head, blob.chunks - 1
+            if at is None:
+                check_open(head)
+            if fence is not None and not admits(head, fence, self._store.now_us()):
+                raise SessionFenced(key, fence, head.fence)
+            if blob.hash in log.blobs:  # the same content: these chunks are not needed
+                self._store.begun_uploads.pop(upload, None)
+                return self.read_blob(log, blob.hash), ()
+            self._check_next(key, log, upload, number)
+            made = structs.replace(blob, version=head.version if at is None else at)
+            chunk = self.chunk_change(log, upload, number, last)
+            return made, [chunk, self.blob_change(log, upload, made)]
+
+        return await self._store.change(decide)
 
     async def drop(self, key: Key, upload: str) -> None:
-        with suppress(SessionError):
-            self._living(key)
-        self._uploads.pop(upload, None)
+        self._store.check_open()
+        self._store.begun_uploads.pop(upload, None)
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
-        if own:
-            blob = self._present(key).blobs.get(hash)
-            return None if blob is None else blob[0]
-        return next((blob for blob, _ in self._seen(key, hash)), None)
+        log = self._seen(key, hash, own=own)
+        return None if log is None else self.read_blob(log, hash)
 
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
-        chunks = next((chunks for _, chunks in self._seen(key, hash)), [])
-        return chunks[number] if 0 <= number < len(chunks) else None
+        log = self._seen(key, hash)
+        if log is None or not 0 <= number < len(log.blobs[hash].chunks):
+            return None
+        return self.read_chunk(log, hash, number)
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
-        own = self._living(key).blobs
-        return tuple([own[hash][0] for hash in sorted(own) if hash > after][:limit])
+        log = self._store.living(key)
+        hashes = [hash for hash in sorted(log.blobs) if hash > after][:limit]
+        return tuple([self.read_blob(log, hash) for hash in hashes])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
-        keys = sorted([log.fold.head.key for log in self._all() if log.blobs])
+        self._store.check_open()
+        keys = sorted([key for key, log in self._store.living_logs() if log.blobs])
         wanted = [key for key in keys if app in (None, key.app) and (after is None or key > after)]
         return tuple(wanted[:limit])
 
-    def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
-        """Return what the session, then its parents up to where it goes on from, have of it."""
-        log: MemoryLog | None = self._present(key)
+    # --- how they are kept ---------------------------------------------------------------------
+
+    def chunk_change(self, log: MemoryLog, upload: str, number: int, data: bytes) -> ChunkChange:
+        return ChunkChange(log.row, upload, number, self._store.now_us(), bytes(data))
+
+    def blob_change(self, log: MemoryLog, upload: str, blob: Blob) -> BlobChange:
+        return BlobChange(log.row, blob.hash, upload, blob)
+
+    def read_blob(self, log: MemoryLog, hash: str) -> Blob:
+        blob: Blob = log.blobs[hash].blob
+        return blob
+
+    def read_chunk(self, log: MemoryLog, hash: str, number: int) -> bytes:
+        data: bytes = log.blobs[hash].chunks[number]
+        return data
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _seen(self, key: Key, hash: str, *, own: bool = False) -> MemoryLog | None:
+        """The log that has a blob: the session's, or a parent's up to where it goes on from."""
+        log: MemoryLog | None = self._store.present(key)
         ceiling: int | None = None
         while log is not None:
-            blob = log.blobs.get(hash)
-            if blob is not None and (ceiling is None or blob[0].version < ceiling):
-                yield blob
+            kept = log.blobs.get(hash)
+            if kept is not None and (ceiling is None or kept.blob.version < ceiling):
+                return log
+            if own:
+                return None
             ceiling = log.floor if ceiling is None else min(ceiling, log.floor)
             log = log.parent
+        return None
 
-    def _chunks(self, key: Key, log: MemoryLog, upload: str, number: int) -> list[bytes]:
-        """The chunks before this one."""
-        begun = self._uploads.get(upload)
-        chunks = [] if begun is None else begun.chunks
-        if len(chunks) != number or (begun is not None and begun.log is not log):
+    def _check_next(self, key: Key, log: MemoryLog, upload: str, number: int) -> None:
+        uploads = self._store.begun_uploads
+        before_us = self._store.now_us() - _PAUSE_US
+        for each in [each for each, begun in uploads.items() if begun.touched_us < before_us]:
+            del uploads[each]
+        begun = uploads.get(upload)
+        chunks, row = (0, log.row) if begun is None else (len(begun.chunks), begun.row)
+        if chunks != number or row != log.row:
             raise UploadLost(key)
-        return chunks
-
-    def _sweep(self) -> None:
-        before_us = self._clock() - _PAUSE_US
-        for upload, begun in list(self._uploads.items()):
-            if begun.touched_us < before_us:
-                del self._uploads[upload]

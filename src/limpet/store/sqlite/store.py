@@ -143,6 +143,8 @@ class SQLiteStore:
         self._writer: SQLiteWriter | None = None
         self._forks, self._open = PROCESS.forks, True
         self._closed = asyncio.Event()
+        self.mirror_directory: Path | None = None  # if files for people are kept beside it
+        self.mirror_mark: Path | None = None
 
     @classmethod
     async def open(
