@@ -257,7 +257,7 @@ async def test_the_files_beside_a_store_follow_it(mirrored_store: tuple[str, Pat
         for number in range(3):
             await s.append("a.b", {"n": number}, actor=ADA, set={"n": number})
         await until(lambda: len(logged(place)) == 4)
-        assert read(place / "session.json")["state"] == {"n": 2}
+        await until(lambda: read(place / "session.json")["state"] == {"n": 2})
         await s.append("user.message", {"text": "hi"}, actor=ADA)
         await lp.wake(s.key, done)
         await lp.maintenance.compact()
