@@ -176,6 +176,11 @@ class TestFilesCompacted(TestFiles):
     compacts = True
 
 
+@pytest.mark.deeper
+class TestFilesSealedCompacted(TestFilesSealed):
+    compacts = True
+
+
 Opened = TypeVar("Opened", SQLiteStore, FilesStore)
 
 

@@ -113,10 +113,11 @@ class Compaction:
         with store.lock:
             if keep:
                 self._set_aside(old)
-            journal.replace(end.segment, old)
-            moved.settle()
+            journal.replace(end.segment)
+            moved.settle()  # at once: what is in memory and what is in the files belong together
             store.compacted(end.segment, writer.offset)
-        self._counted = 0
+            self._counted = 0
+            journal.remove([number for number in old if number != end.segment])
         return Compacted(rows_bytes=before, segment_bytes=writer.offset)
 
     def _lines(self, old: list[int]) -> Iterator[tuple[AnyLine, int]]:

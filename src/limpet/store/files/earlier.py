@@ -132,7 +132,8 @@ def written_again(journal: JournalFiles, into: Path, now_us: int) -> None:
         for line in EarlierStore(journal.root, journal.disk).checked_lines():
             writer.add(line)
         writer.finish(JournalEnd(number, 0, 0, START))
-    target.replace(number, [])
+    target.replace(number)
+    target.remove(())
     target.close()
 
 

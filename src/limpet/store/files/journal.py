@@ -381,14 +381,16 @@ class JournalFiles:
 
     # --- rewriting -----------------------------------------------------------------------------
 
-    def replace(self, number: int, old: Sequence[int]) -> None:
+    def replace(self, number: int) -> None:
         """Put the compacted segment that was written beside into its place: from this rename on it
-        stands for all old ones."""
-        part = self.path(number).with_suffix(".part")
-        self.disk.rename(part, self.path(number))
-        self.disk.sync_directory(self.directory)
+        stands for all with smaller numbers."""
+        self.disk.rename(self.path(number).with_suffix(".part"), self.path(number))
         self.forget([number], keep=True)
-        self.forget([each for each in old if each != number])
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove segments for which a compacted one stands, once its name is durable."""
+        self.disk.sync_directory(self.directory)
+        self.forget(numbers)
 
     def forget(self, numbers: Sequence[int], *, keep: bool = False) -> None:
         """Close segments, and remove them unless they are kept."""

@@ -48,6 +48,7 @@ from limpet.store.protocol import (
     Committed,
     Compacted,
     FeedEntry,
+    KeyOwner,
     Progress,
     Report,
     Seal,
@@ -252,6 +253,10 @@ class FilesStore(JournaledStore):
     expired = _reading(MemoryStore.expired)
     waiting = _reading(MemoryStore.waiting)
     tally = _reading(MemoryStore.tally)
+
+    def _require_keys(self, owners: Sequence[KeyOwner]) -> None:
+        if self.codec.seals:
+            self.sealer.require(owners)
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int

