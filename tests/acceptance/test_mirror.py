@@ -284,7 +284,7 @@ async def test_the_next_process_goes_on_with_a_mirror(mirrored_store: tuple[str,
             await lp.create("support", "ada", id, actor=ADA)
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("session.json")}
     assert len(before) == 3
-    async with limpet.open(url.replace("mirror=", "mirror=elsewhere")) as lp:
+    async with limpet.open(url.replace("/mirror", "/elsewhere")) as lp:
         await lp.session("support", "ada", "two").append("a.b", {}, actor=ADA)
         store = lp._services.journal.store
         await store.delete(limpet.Key("support", "ada", "three"))
