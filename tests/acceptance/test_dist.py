@@ -83,7 +83,7 @@ def test_the_files_are_small(built: list[Path]) -> None:
     """A package that grows does so knowingly: nine tenths is source with its docstrings, which
     `help` and editors show, and no archive holds it in less than the sdist's."""
     wheel, sdist = [path.stat().st_size for path in built]
-    assert sdist <= 1.6 * 2**20
+    assert sdist <= 1.7 * 2**20
     assert wheel <= 1.9 * 2**20
 
 

@@ -69,7 +69,7 @@ async def test_a_question_at_its_bounds_is_answered(lp: Limpet, s: Session) -> N
 @pytest.mark.usefixtures("s")
 async def test_a_forged_cursor_is_refused(lp: Limpet, mark: int, row: int) -> None:
     """Numbers that no page ends at do not reach a database."""
-    query = Query(app="support", reverse=True)
+    query = Query(app="support", reverse=True, lent=True)
     assert len((await lp.list(app="support", cursor=cursors.write(query, 2**62, 1))).items) == 1
     with pytest.raises(InvalidCursor):
         await lp.list(app="support", cursor=cursors.write(query, mark, row))

@@ -187,6 +187,7 @@ ARGUMENTS: dict[str, Any] = {
     "tool": "search",
     "failures": ("tools: search not bound",),
     "needed": 200,
+    "scope": "write",
 }
 
 

@@ -71,7 +71,6 @@ from limpet.model.facts.isolation import (
     lent_labels,
 )
 from limpet.model.facts.moves import (
-    CHECKPOINTS_PART,
     EXPECTED,
     LOG,
     MOVES,
@@ -878,10 +877,10 @@ class GuardedStore:
             for draft in events:
                 await self._check_arriving(draft, session, head)
         for draft in events:
-            carried = draft.type in _CARRIED or part == CHECKPOINTS_PART
+            carried = draft.type in _CARRIED or part != LOG
             if carried and draft.actor.startswith("key:"):
                 continue
-            if _is_of_runs(draft.type) and not draft.actor.startswith("user:"):
+            if _is_of_runs(draft) and not draft.actor.startswith("user:"):
                 continue  # a worker enters with a key of its app, by which another store knows it
             await self._check_brought_by(draft.actor, resource)
 
@@ -2081,10 +2080,14 @@ def _is_appended(draft: Prepared) -> bool:
     return draft.type not in _STEERING
 
 
-def _is_of_runs(type: str) -> bool:
+def _is_of_runs(draft: Prepared) -> bool:
     """True of what runs of a session record, and their agents: not of what people say, decide and
     permit, where it matters who did."""
-    return type.startswith(("agent.", *RESERVED)) and type not in _ACTIONS
+    if draft.type in _ACTIONS:
+        return False
+    if draft.type.startswith(("agent.", *RESERVED)):
+        return True
+    return draft.wake_id is not None and not draft.type.startswith("user.")
 
 
 # The events by which a child notifies its parent of its end.

@@ -18,6 +18,8 @@ OF_PROGRAMS = {
     "FollowerBehind",
     "InvalidOp",
     "NotPending",
+    "RelationNotFound",
+    "CitedChanged",
     "QueueFull",
     "ReservedType",
     "SessionExists",
