@@ -32,7 +32,7 @@ from limpet.model import (
 )
 from limpet.model.chain import body_digest, header_digest
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
-from limpet.store.cache import Cache, CachedScope, CachedSession
+from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import (
     ScopeNameReader,
@@ -57,12 +57,14 @@ from limpet.store.files.lines import (
     decode_event,
 )
 from limpet.store.memory.tables import MemoryLog, MemoryName
+from limpet.store.pages import bare
 from limpet.store.protocol import ChainedEvent, Place
 from limpet.store.scopes import Kept, UnreadScope
 from limpet.store.sqlite.rows import lost_event
 
 _RUNGS: Final = 8  # snapshots that are tried before the whole log is read
 _UNREAD: Final = (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError)
+_TAILS_MAX: Final = 256
 MISSING: Final = 0  # the place of an event that is not there
 
 
@@ -72,6 +74,7 @@ class Reader:
     def __init__(self, journal: JournalFiles, codec: Codec) -> None:
         self.journal, self.codec, self.cache = journal, codec, Cache()
         self.ids: dict[int, dict[str, int]] = {}  # by row: the seq of each id
+        self.tails: dict[int, tuple[Event, ...]] = {}  # by row: the last events that were read
         self.link: tuple[int, int, bytes] = (0, 0, b"")  # row and seq of the last line, its link
 
     def keep_ids(self, row: int) -> dict[str, int]:
@@ -145,6 +148,7 @@ class JournaledLog(MemoryLog):
     def let_go(self, *, state: bool = True) -> None:
         self.reader.cache.forget(self.head.key)
         self.reader.ids.pop(self.row, None)
+        self.reader.tails.pop(self.row, None)
         self.names = None
 
     def add(self, rec: Recorded) -> None:
@@ -172,12 +176,18 @@ class JournaledLog(MemoryLog):
         return self.snapshot_bytes + self.delta_bytes
 
     def newest(self, tail: int, since_us: int | None = None) -> tuple[Event, ...]:
-        live, version = self.cached, self.head.version
-        count = min(tail, version)
-        kept = () if live is None else tuple(live.tail)
-        if kept and kept[-1].seq == version and count <= len(kept):
-            return kept[len(kept) - count :]
-        return super().newest(tail, since_us)
+        live, tails, head = self.cached, self.reader.tails, self.head
+        count = min(tail, head.version)
+        for kept in (() if live is None else tuple(live.tail), tails.get(self.row, ())):
+            if kept and kept[-1].link == head.link and count <= len(kept):
+                return kept[len(kept) - count :]
+        sized = self.newest_sized(tail, since_us)
+        events, small = bare(sized), sum([size for _, size in sized]) <= TAIL_MAX * TAIL_BYTES_MAX
+        if since_us is None and small and not any([event.damage for event in events]):
+            if len(tails) >= _TAILS_MAX:
+                tails.clear()
+            tails[self.row] = events  # the last ones are asked for again and again
+        return events
 
     # --- folds ---------------------------------------------------------------------------------
 

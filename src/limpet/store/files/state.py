@@ -119,6 +119,7 @@ class JournaledStore(MemoryStore):
         super()._forget_all()
         self.reader.cache.clear()
         self.reader.ids.clear()
+        self.reader.tails.clear()
         self.unknown = False  # lines are lost, and nobody knows whose they were
         self._doubt = 0  # sessions whose last event is before this place may have lost newer ones
         self._place = 0  # of the last line that was applied

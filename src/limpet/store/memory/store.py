@@ -202,6 +202,8 @@ class MemoryStore(Leasing):
     ) -> tuple[Event, ...]:
         kept = self.present(key)
         version = kept.head.version
+        if reverse and types is None and not after:
+            return kept.newest(limit)[::-1]
         seqs = range(min(after - 1 if after else version, version), 0, -1)
         if not reverse:
             seqs = range(after + 1, version + 1)

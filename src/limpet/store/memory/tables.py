@@ -602,6 +602,10 @@ class MemoryLog:
 
     def newest(self, tail: int, since_us: int | None = None) -> tuple[Event, ...]:
         """The last events, ascending: as many as fit a page, and few that are older than that."""
+        return bare(self.newest_sized(tail, since_us))
+
+    def newest_sized(self, tail: int, since_us: int | None) -> list[tuple[Event, int]]:
+        """The same with the bytes of their bodies."""
 
         def back() -> Iterator[tuple[Event, int]]:
             version = self.head.version
@@ -611,7 +615,7 @@ class MemoryLog:
                 if since_us is not None and 0 < event.at_us < since_us:
                     return
 
-        return bare(within(PageBytes(), back()))[::-1]
+        return within(PageBytes(), back())[::-1]
 
     @property
     def state_bytes(self) -> int:
