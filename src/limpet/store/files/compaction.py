@@ -241,7 +241,8 @@ class _Moved:
         if head.deleted_us is not None or (kept is not None and kept[-2] == head.version):
             return
         with store.lock, suppress(Awaited, RecursionError, ValueError, TypeError):
-            fold = log.fold
+            live = log.cached
+            fold = log.loaded()[0] if live is None else live.fold
             if not fold.damaged:
                 line = snapshot_line(log.row, fold, store.codec)
                 line.fold = True

@@ -192,19 +192,24 @@ class JournaledLog(MemoryLog):
     # --- folds ---------------------------------------------------------------------------------
 
     def _load(self) -> Fold:
+        fold, size = self.loaded()
+        if self.head.deleted_us is None:
+            live = CachedSession(self.row, fold, self.snapshot_bytes, size, 0)
+            self.reader.cache.keep(self.head.key, live)
+        return fold
+
+    def loaded(self) -> tuple[Fold, int]:
+        """The fold as the journal has it, and the bytes that were read since a snapshot."""
         head, codec = self.head, self.reader.codec
         if head.deleted_us is not None:
-            return Fold(head)
+            return Fold(head), 0
         fold, size = self._fold_upto(head.version)
         damaged = fold.damaged
         if codec.checks and fold.head.link != head.link and head.version not in damaged:
             damaged = (*damaged, head.version)  # the head knows another last event
         if head.version not in damaged and not self.holds:
             damaged = (*damaged, head.version)  # somebody without the keys put it there
-        fold = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
-        live = CachedSession(self.row, fold, self.snapshot_bytes, size, 0)
-        self.reader.cache.keep(head.key, live)
-        return fold
+        return Fold(head, fold.fields, fold.versions, damaged, fold.texts), size
 
     @property
     def holds(self) -> bool:
