@@ -193,6 +193,37 @@ async def test_a_compacted_journal_has_every_event_and_the_folds_at_its_end(tmp_
         assert (await lp.maintenance.verify()).findings == ()
 
 
+async def test_positions_of_the_feed_stay_over_erasure_compaction_and_reopening(
+    tmp_path: Path,
+) -> None:
+    """Whoever has read up to one goes on behind it: nothing is met twice or passed over."""
+    path = tmp_path / "store"
+
+    async def entries() -> list[tuple[str, str]]:
+        async with limpet.open(url(path)) as lp:
+            store = lp._journal.store
+            assert isinstance(store, Feed)
+            read, _ = await store.changes(None, app="support", key=None, limit=100)
+            end = await store.position()
+            return [*[(entry.position, entry.event.id) for entry in read], (end, "")]
+
+    async with limpet.open(url(path)) as lp:
+        sessions = [await lp.create("support", "ada", id, actor=ADA) for id in ("a", "b", "c")]
+        for number in range(3):
+            for s in sessions:
+                await s.append("a.b", {"n": number})
+    before = await entries()
+    async with limpet.open(url(path)) as lp:
+        erased = {event.id for event in await lp.session("support", "ada", "b").read(limit=10)}
+        await lp.erase("support", "ada", "b")
+    kept = [each for each in before if each[1] not in erased]
+    assert await entries() == kept
+    for _ in range(2):
+        async with limpet.open(url(path)) as lp:
+            await lp.maintenance.compact()
+        assert await entries() == kept
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     texts = b"".join([each.read_bytes() for each in sorted((path / "log").glob("*.jsonl"))])
     return [json.loads(text) for text in texts.split(b"\n") if text]

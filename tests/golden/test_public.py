@@ -7,6 +7,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,11 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.store.files.state import FORMAT
+from limpet.store.files.store import FilesStore
 from limpet.store.postgres.server.schema import SCHEMA
 from tests.golden import public
 from tests.golden.public import ERASED, FORGOTTEN, FORK, GONE, MAIN, STATES
+from tests.support.disks import DiskFaults, FaultyDisk
 
 HERE: Final = Path(__file__).parent
 # A golden file is never written again: this is the SHA-256 of each.
@@ -135,3 +138,21 @@ async def test_an_earlier_format_is_announced_and_then_taken_over(tmp_path: Path
         assert json.loads(meta.read_text())["format"] == FORMAT
         checks = {check.name: check for check in (await lp.maintenance.doctor()).checks}
         assert "upgrade" not in checks
+
+
+@pytest.mark.parametrize("name", ["files-2.tar.xz", "files-2-compacted.tar.xz"])
+async def test_a_takeover_that_fails_at_any_call_is_done_again(tmp_path: Path, name: str) -> None:
+    """The directory is one of the earlier format until all of it is written again."""
+    number, faults = 0, DiskFaults()
+    while faults.struck or not number:
+        number += 1
+        path, faults = tmp_path / f"{number}", DiskFaults(number, lasting=True)
+        with tarfile.open(HERE / name) as archive:
+            archive.extractall(path, filter="data")
+        with suppress(errors.StoreError):
+            await (await FilesStore.open(path, disk=FaultyDisk(faults))).close()
+        async with limpet.open(f"files:///{path}") as lp:
+            assert (await lp.get(MAIN)).values == STATES[MAIN]
+            assert (await lp.maintenance.verify()).findings == ()
+            assert {each.suffix for each in (path / "log").iterdir()} == {".jsonl"}
+    assert number > 10

@@ -7,7 +7,6 @@ format. A process that dies before leaves it as it was.
 
 from __future__ import annotations
 
-import shutil
 import struct
 from array import array
 from collections.abc import Iterator
@@ -135,14 +134,6 @@ def written_again(journal: JournalFiles, into: Path, now_us: int) -> None:
     target.replace(number)
     target.remove(())
     target.close()
-
-
-def remove_earlier(root: Path, disk: LogDisk) -> None:
-    """Remove what only earlier formats have, once the journal is there."""
-    disk.unlink(root / CURRENT)
-    for each in (*root.glob("index-*"), *(root / "log").glob("*.zst")):
-        disk.unlink(each)
-    shutil.rmtree(root / BLOBS, ignore_errors=True)
 
 
 def unreadable(root: Path, problem: str) -> StoreCorrupt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -154,8 +155,7 @@ class JournaledStore(MemoryStore):
         self.disk.unlink(self.directory / CLOSED)
         made = structs.replace(meta, format=FORMAT)
         self.disk.put_file(self.directory / META, msgspec.json.encode(made) + b"\n")
-        self.format = FORMAT
-        earlier.remove_earlier(self.directory, self.disk)
+        self.format = FORMAT  # `_sweep` removes the rest
 
     def replay(self) -> None:
         """Forget what is in memory and read it from the journal."""
@@ -266,12 +266,13 @@ class JournaledStore(MemoryStore):
         return meta
 
     def _sweep(self, numbers: Sequence[int]) -> None:
-        """Remove what processes that died have left."""
+        """Remove what processes that died have left, and what only earlier formats have."""
         self.journal.forget([n for n in numbers if n < self.base_segment])
         for folder in (self.directory, self.journal.directory):
             for each in folder.iterdir():
-                if each.name.endswith(".part"):
+                if each.name.endswith((".part", ".zst")) or each.name == "current.json":
                     self.disk.unlink(each)
+        shutil.rmtree(self.directory / "blobs", ignore_errors=True)
 
     def _void_leases(self) -> None:
         """End all leases: their holders were in the process that wrote before, or reached it.
