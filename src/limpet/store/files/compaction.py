@@ -7,7 +7,7 @@ written beside the old ones, synced and renamed: from then on it stands for all 
 that dies at any step leaves the old or the new.
 
 It runs on the writer's thread between two batches: when what was written since the last one is
-large (and no smaller than what that one has left), or when the last one is long ago.
+large (and no smaller than what that one has left), or when the last one is long ago and it is worth it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from limpet.store.memory.tables import MemoryLog
 from limpet.store.protocol import Compacted
 
 COMPACT_BYTES_MIN: Final = 2**20  # enough for one that is due by its age
+_OLD_SHARE: Final = 4  # of what the last one has left: all of it is written again
 RETRY_SECONDS: Final = 60  # after a compaction that failed
 
 
@@ -70,7 +71,8 @@ class Compaction:
             return False
         age = (now_us - (store.compacted_us or self._began_us)) / 1e6
         large = size > store.compact_bytes and size > store.compacted_bytes
-        return large or age > store.compact_seconds
+        old = age > store.compact_seconds and size > store.compacted_bytes // _OLD_SHARE
+        return large or old
 
     def when_due(self) -> None:
         """Compact if it is due. One that fails is not tried again at every commit."""
