@@ -218,7 +218,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
 }
 # The words of a user to the runs of their session: approvals, answers, resolutions, goals.
 _STEERING: Final = frozenset({*ANSWERS, INTERRUPT, DEFINED})
-_NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE})
+_NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE, RELATED})
 
 
 class Room(NamedTuple):
@@ -650,6 +650,8 @@ class GuardedStore:
         draft = commit.drafts[0]
         if draft.scoped or draft.origin is not None or draft.type in _NOT_PLAIN:
             return False
+        if VIA in draft.data and draft.type.startswith("user."):
+            return False
         return commit.pin is None and commit.base is None and commit.release is None
 
     def _cleared_commit(self, commit: Commit) -> Commit | None:
@@ -758,6 +760,7 @@ class GuardedStore:
         if drafts and drafts[0].type in _STARTS and guard.principal.role != "admin":
             await self._check_uid(drafts[0].id, asked.resource)
         if key in kin:
+            await self._attributed(commit, asked.resource, approved)  # nobody else is named there
             await self._check_kin(commit, asked.resource)
             if _is_completion(commit):
                 await guard.check("lifecycle", asked.resource, approved, kin=True)
@@ -970,11 +973,13 @@ class GuardedStore:
 
     async def _check_kin(self, commit: Commit, resource: Resource) -> None:
         """Raise AccessDenied unless what `_kin` lets in stays within its own session: it writes as
-        somebody that the principal may write as, to no name that others share; and the user's
-        policies let a child begin there."""
+        somebody that the principal may write as, to no name that others share, and reads nothing
+        else than the principal; and the user's policies let a child begin there."""
         app, user = commit.owner
         for draft in commit.drafts:
             await self.guard.check_actor(draft.actor, resource)
+            if draft.type == RELATED and "reads" in draft.data:
+                await self._check_reads(draft, resource)
             for name in {str(op.path[0]): None for op in draft.plain_ops}:
                 scope = scope_of(name)
                 if scope in ("app", "user"):
