@@ -223,3 +223,38 @@ async def test_racing_completions_complete_each_once(lp: limpet.Limpet) -> None:
     assert [type(each) for each in refused] == [errors.InvalidTransition]
     types = [event.type for event in await one.read()]
     assert types.count("session.completed") == 1
+
+
+@pytest.mark.parametrize("way", ["in one commit", "some at a time", "served"])
+async def test_a_policy_that_keeps_a_child_keeps_its_parent(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who completes a parent ends no session that the user's policies hold; and what is ended of
+    its children is in the audit."""
+    pytest.importorskip("cedarpy")
+    policies = tmp_path / "p.cedar"
+    policies.write_text(
+        "permit (principal, action, resource);\n"
+        '@id("held") forbid (principal, action == Action::"lifecycle", resource)\n'
+        'when { resource.hasTag("hold") };\n'
+    )
+    if way == "some at a time":
+        monkeypatch.setattr(transitions, "FINISHED_PER_COMMIT_MAX", 1)
+    async with limpet.open("memory://", policies=policies) as lp, serving(lp) as url:
+        lead, (one, two) = await finished(lp, "one", "two")
+        key, token = await AccessKeys(journal_of(lp)).create(
+            role="owner", app="support", user="ada"
+        )
+        ada = limpet.open(url, token=token) if way == "served" else lp.acting_as(key.principal)
+        async with ada:
+            for held in (one, two):
+                await held.label({"hold": "yes"}, actor=ADA)
+                with pytest.raises(errors.AccessDenied, match=f"support/ada/{held.id}"):
+                    await ada.session(lead.key).complete()
+                phases = [(await each.refresh()).phase for each in (one, two, lead)]
+                assert phases == ["active"] * 3
+                await held.label({"hold": None}, actor=ADA)
+            await ada.session(lead.key).complete()
+        audit = (await lp.audit(principal=ADA, denied=False, limit=50)).items
+        ended = {each.resource for each in audit if each.action == "lifecycle"}
+        assert ended == {f"support/ada/{id}" for id in ("one", "two", "lead")}

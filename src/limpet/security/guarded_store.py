@@ -763,7 +763,8 @@ class GuardedStore:
             await self._attributed(commit, asked.resource, approved)  # nobody else is named there
             await self._check_kin(commit, asked.resource)
             if _is_completion(commit):
-                await guard.check("lifecycle", asked.resource, approved, kin=True)
+                there = _with(asked.resource, await self._newest(key))
+                await guard.check("lifecycle", there, approved, kin=True)
             return commit
         resource, head = asked.resource, None
         if resource.kind == "session":
