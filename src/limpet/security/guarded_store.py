@@ -882,11 +882,10 @@ class GuardedStore:
             for draft in events:
                 await self._check_arriving(draft, session, head)
         for draft in events:
-            carried = draft.type in _CARRIED or part == CHECKPOINTS_PART
+            beside = part == CHECKPOINTS_PART or (part != LOG and draft.type == CREATED)
+            carried = beside or draft.type in _CARRIED or _is_of_runs(draft)
             if carried and draft.actor.startswith("key:"):
-                continue
-            if _is_of_runs(draft.type) and not draft.actor.startswith("user:"):
-                continue  # a worker enters with a key of its app, by which another store knows it
+                continue  # an admin or a worker of the app, whom another store knows by it
             await self._check_brought_by(draft.actor, resource)
 
     async def _check_brought_by(self, actor: str, resource: Resource) -> None:
@@ -2087,10 +2086,13 @@ def _is_appended(draft: Prepared) -> bool:
     return draft.type not in _STEERING
 
 
-def _is_of_runs(type: str) -> bool:
+def _is_of_runs(draft: Prepared) -> bool:
     """True of what runs of a session record, and their agents: not of what people say, decide and
     permit, where it matters who did."""
-    return type.startswith(("agent.", *RESERVED)) and type not in _ACTIONS
+    type, in_wake = draft.type, draft.wake_id is not None
+    if type.startswith("user."):
+        return in_wake and type == DEFINED  # the goal of a run, which an agent may set
+    return type not in _ACTIONS and (in_wake or type.startswith(("agent.", *RESERVED)))
 
 
 # The events by which a child notifies its parent of its end.
