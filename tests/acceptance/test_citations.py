@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Isolation, Principal, errors
-from limpet.model import Commit, canonical
+from limpet.model import Commit, Fact, canonical
 from limpet.model.facts.creation import created
 from limpet.model.facts.relations import ReadTerms, related
 from limpet.model.facts.running.children import child_created, delegated
@@ -302,6 +302,17 @@ async def test_no_way_to_record_goes_around_who_may_read(way: str) -> None:
             commits = [here, Commit(child, (begin, works, fact), 0)]
         with pytest.raises(errors.AccessDenied):
             await journal.commit(commits)
+
+
+@pytest.mark.parametrize("reads", [[], None, {"version": "x"}])
+async def test_a_relation_that_is_none_is_refused_as_one(lp: limpet.Limpet, reads: Any) -> None:
+    """A client that speaks the protocol itself learns what is wrong with it."""
+    before, after = await made(lp)
+    own = lp.acting_as(owner("ada")).session(after.key)
+    fact = related("reference", "to", before.key, before.head.uid, ADA)
+    forged = Fact(type=fact.type, data={**fact.data, "reads": reads}, id="r")
+    with pytest.raises(errors.InvalidEvent):
+        await own.record(forged)
 
 
 @pytest.mark.parametrize("value", [("a", "b"), {"a", "b"}, {"x": ("a",)}])

@@ -146,6 +146,27 @@ async def test_policies_hold_for_what_is_shared(lp: Limpet, tmp_path: Path) -> N
     assert dict(got.values) == {}
 
 
+async def test_who_follows_a_share_is_kept_from_it_by_a_later_policy(tmp_path: Path) -> None:
+    """From the next change on, as one who reads it is."""
+    pytest.importorskip("cedarpy")
+    rules = tmp_path / "rules.cedar"
+    rules.write_text("permit(principal, action, resource);\n")
+    async with limpet.open("memory://", policies=rules) as ruled:
+        source, target = await pair(ruled, isolation=Isolation("per_task", task="t1"))
+        share = await source.share(target, "draft", sync="live")
+        worker = await worker_of(ruled)
+        async with aclosing(worker.session(TARGET).follow_shared(share.id)) as shown:
+            assert dict((await anext(shown)).values) == {"draft": "one"}
+            rules.write_text(
+                "permit(principal, action, resource);\n"
+                'forbid(principal in Role::"agent", action == Action::"read", resource is '
+                'Session) when { resource.id == "source" };\n'
+            )
+            await source.append("note.made", actor="user:ada", set={"draft": "canary"})
+            with pytest.raises((AccessDenied, StopAsyncIteration)):
+                await anext(shown)
+
+
 async def test_objects_of_two_principals_of_one_store_are_of_one_store(lp: Limpet) -> None:
     """They are shared with, related and merged; each keeps to what its own principal sees."""
     source, _ = await pair(lp)

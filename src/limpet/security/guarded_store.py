@@ -105,6 +105,7 @@ from limpet.model.facts.running.runs import (
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.shapes import check_shape
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
 from limpet.model.facts.timeouts import TIMEOUTS_SET
 from limpet.model.keys import (
@@ -1134,6 +1135,7 @@ class GuardedStore:
     async def _check_reads(self, draft: Prepared, resource: Resource) -> None:
         """Raise AccessDenied unless the principal may read what a relation lets a session read, and
         is the one who is remembered for it. An admin is believed what another store recorded."""
+        check_shape(draft.type, draft.data)
         maker, own = draft.data["reads"].get("maker"), self.guard.principal
         if draft.origin is not None and own.role == "admin":
             return

@@ -346,6 +346,7 @@ class SharedReader:
         while terms["sync"] == "live":
             try:
                 await self._changed(terms, context.source_version)
+                terms = await self._open(await self._terms())  # it may be kept from it by now
                 newest = await self._live(terms)
                 behind = newest.source_version > context.source_version + 1
                 async with aclosing(self._since(terms, context, newest)) as since:
@@ -454,6 +455,7 @@ class SharedReader:
         or its agent is another one's. Return the terms with the fields that the reader may see.
         Raises ShareNotFound, AccessDenied."""
         services, source = self._target.services, key_in(terms["source"])
+        self._source = self._journal
         if services.guard is None:
             return terms
         with suppress(*_GONE):
