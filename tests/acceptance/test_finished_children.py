@@ -11,6 +11,8 @@ import pytest
 
 import limpet
 from limpet import Principal, errors
+from limpet.model import Commit
+from limpet.model.facts.phases import transition
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.life import transitions
@@ -197,6 +199,24 @@ async def test_who_may_complete_the_parent_completes_children_in_their_own_tasks
         if not served:
             acts = [(each.resource, each.action) for each in (await lp.audit(limit=9)).items]
             assert {(f"support/ada/{id}", "lifecycle") for id in ("one", "lead")} <= set(acts)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_child_at_work_is_not_completed_by_naming_a_version_to_come(ahead: int) -> None:
+    """Who may not enter it cannot wait for the moment in which a commit would fit."""
+    async with limpet.open("memory://") as lp:
+        lead, (one,) = await finished(lp, "one")
+        await one.append("user.message", {"text": "more"}, actor=ADA)
+        owner = Principal(ADA, role="owner", app="support", user="ada")
+        journal = journal_of(lp.acting_as(owner))
+        done = [
+            journal.prepare(transition("active", "complete", to="completed"), ADA) for _ in range(2)
+        ]
+        parent = Commit(lead.key, (done[0],), uid=lead.head.uid)
+        child = Commit(one.key, (done[1],), one.version + ahead, uid=one.head.uid)
+        with pytest.raises(errors.AccessDenied):
+            await journal.commit((child, parent))
+        assert (await one.refresh()).phase == "active"
 
 
 async def test_a_completed_child_of_a_sealed_store_has_its_receipt(tmp_path: Path) -> None:

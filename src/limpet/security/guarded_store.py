@@ -710,7 +710,7 @@ class GuardedStore:
         if head.uid != child.uid or not works_for(head.facts, parent.key, str(parent.uid)):
             return False
         if head.version != child.expect:
-            return True
+            return head.version > child.expect
         return bool(head.facts["delegation"].get("ended")) and not is_at_work(head.facts)
 
     async def _is_account_true(self, commit: Commit) -> bool:
