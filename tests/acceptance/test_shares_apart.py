@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import AccessDenied, Isolation, Key, Limpet, Principal
 from limpet.errors import CrossSessionAccessDenied, InvalidInput, LimpetError, ShareNotFound
-from limpet.model.facts.shares import ShareTerms, share_received
+from limpet.model.facts.shares import ShareTerms, share_received, shared
 from limpet.session.limpet import at_work, journal_of
 
 WORKER = Principal("agent:main", role="agent", app="desk")
@@ -122,6 +122,23 @@ async def test_what_a_session_says_it_received_opens_nothing(
         worker = await worker_of(lp)
         with pytest.raises(ShareNotFound):
             await worker.session(TARGET).read_shared(terms.id)
+
+
+@pytest.mark.parametrize("end", ["complete", "delete", "erase"])
+async def test_nobody_ends_the_share_of_another_session(lp: Limpet, end: str) -> None:
+    """A log may say that it shares what another one does: its end is not that one's."""
+    source, target = await pair(lp)
+    share = await source.share(target, "draft", sync="live")
+    eve = Principal("user:eve", role="owner", app="desk", user="eve")
+    forger = await lp.acting_as(eve).create("desk", "eve", "forger", state={"draft": 1})
+    terms = ShareTerms(share.id, ("draft",), "read", "live", 1)
+    await forger.record(shared(terms, TARGET, target.head.uid, None, {}))
+    if end == "complete":
+        await forger.complete()
+    else:
+        await getattr(lp.acting_as(eve), end)(forger.key)
+    assert (await target.refresh()).shared.keys() == {share.id}
+    assert (await target.read_shared(share.id)).values == {"draft": "one"}
 
 
 async def test_policies_hold_for_what_is_shared(lp: Limpet, tmp_path: Path) -> None:
