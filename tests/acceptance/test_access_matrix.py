@@ -416,7 +416,7 @@ VERBS: dict[str, dict[str, tuple[str, Call]]] = {
 # Verbs that ask no store: they answer from what the object knows, or hand out another object whose
 # verbs are checked. And those that have a test of their own below or elsewhere.
 LOCAL: dict[str, str] = {
-    "Session": "envelope checksum apply",
+    "Session": "envelope apply checksum",
     "SessionTools": "lock",
     "SessionOutcome": "unmet",
     "SessionSetup": "check_permission environment permissions resources vaults",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 import limpet
 from limpet import Isolation, Principal, errors
+from limpet.model import Commit, Fact, canonical
+from limpet.model.facts.creation import created
 from limpet.model.facts.relations import ReadTerms, related
+from limpet.model.facts.running.children import child_created, delegated
 from limpet.security.access import principal_data
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
@@ -267,6 +271,60 @@ async def test_nobody_makes_up_a_relation_to_read_by() -> None:
                     related("reference", "to", other.key, uid, ADA, reads=reads, id="r")
                 )
         assert await own.relations() == ()
+
+
+@pytest.mark.parametrize("way", ["after other events", "in a child"])
+async def test_no_way_to_record_goes_around_who_may_read(way: str) -> None:
+    """Neither what was allowed a moment ago nor delegating lets one name another maker."""
+    agent = Principal("agent:main", role="agent", app="support", user="ada", task="t1")
+    apart, own = (Isolation("per_task", task=task) for task in ("t2", "t1"))
+    async with limpet.open("memory://") as lp:
+        secret = await lp.create("support", "ada", "s", state={"n": 1}, isolation=apart)
+        acting = lp.acting_as(agent)
+        mine, journal = (
+            await acting.create("support", "ada", "m", isolation=own),
+            journal_of(acting),
+        )
+        for n in range(2):  # nothing about the next one like them is decided again
+            await mine.append("note.made", set={"n": n})
+        hashes = {"n": sha256(canonical(1)).hexdigest()}
+        reads = ReadTerms(1, fields=hashes, maker={"id": "root", "role": "admin"})
+        forged = related(
+            "reference", "to", secret.key, secret.head.uid, agent.id, reads=reads, id="r"
+        )
+        fact, child = journal.prepare(forged, None), limpet.Key("support", "ada", "child")
+        begin = journal.prepare(created(child, isolation=own), None)
+        works = journal.prepare(delegated(mine.key, mine.head.uid, "t", 1), None)
+        named = journal.prepare(child_created(child, begin.id, 1, "0" * 64, None), None)
+        commits = [Commit(mine.key, (fact,))]
+        if way == "in a child":
+            here = Commit(mine.key, (named,), uid=mine.head.uid)
+            commits = [here, Commit(child, (begin, works, fact), 0)]
+        with pytest.raises(errors.AccessDenied):
+            await journal.commit(commits)
+
+
+@pytest.mark.parametrize("reads", [[], None, {"version": "x"}])
+async def test_a_relation_that_is_none_is_refused_as_one(lp: limpet.Limpet, reads: Any) -> None:
+    """A client that speaks the protocol itself learns what is wrong with it."""
+    before, after = await made(lp)
+    own = lp.acting_as(owner("ada")).session(after.key)
+    fact = related("reference", "to", before.key, before.head.uid, ADA)
+    forged = Fact(type=fact.type, data={**fact.data, "reads": reads}, id="r")
+    with pytest.raises(errors.InvalidEvent):
+        await own.record(forged)
+
+
+@pytest.mark.parametrize("value", [("a", "b"), {"a", "b"}, {"x": ("a",)}])
+async def test_who_has_attributes_cites_as_everybody(lp: limpet.Limpet, value: Any) -> None:
+    """Policies may ask for sets and tuples; the log has lists."""
+    before, after = await made(lp)
+    ada = lp.acting_as(
+        Principal(ADA, role="owner", app="support", user="ada", attributes={"teams": value})
+    )
+    own = ada.session(after.key)
+    relation = await own.cite(ada.session(before.key), fields=("n",))
+    assert (await own.read_cited(relation)).values == {"n": 1}
 
 
 async def test_who_may_only_read_another_users_session_cites_it() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import limpet
 from limpet import Principal, errors
+from limpet.model import Commit
+from limpet.model.facts.phases import transition
 from limpet.server.serve import serving
 from limpet.session.access_keys import AccessKeys
 from limpet.session.life import transitions
@@ -199,6 +201,24 @@ async def test_who_may_complete_the_parent_completes_children_in_their_own_tasks
             assert {(f"support/ada/{id}", "lifecycle") for id in ("one", "lead")} <= set(acts)
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_child_at_work_is_not_completed_by_naming_a_version_to_come(ahead: int) -> None:
+    """Who may not enter it cannot wait for the moment in which a commit would fit."""
+    async with limpet.open("memory://") as lp:
+        lead, (one,) = await finished(lp, "one")
+        await one.append("user.message", {"text": "more"}, actor=ADA)
+        owner = Principal(ADA, role="owner", app="support", user="ada")
+        journal = journal_of(lp.acting_as(owner))
+        done = [
+            journal.prepare(transition("active", "complete", to="completed"), ADA) for _ in range(2)
+        ]
+        parent = Commit(lead.key, (done[0],), uid=lead.head.uid)
+        child = Commit(one.key, (done[1],), one.version + ahead, uid=one.head.uid)
+        with pytest.raises(errors.AccessDenied):
+            await journal.commit((child, parent))
+        assert (await one.refresh()).phase == "active"
+
+
 async def test_a_completed_child_of_a_sealed_store_has_its_receipt(tmp_path: Path) -> None:
     """Signed when it was completed, as that of its parent."""
     keys = key_file(tmp_path / "masters")
@@ -223,3 +243,38 @@ async def test_racing_completions_complete_each_once(lp: limpet.Limpet) -> None:
     assert [type(each) for each in refused] == [errors.InvalidTransition]
     types = [event.type for event in await one.read()]
     assert types.count("session.completed") == 1
+
+
+@pytest.mark.parametrize("way", ["in one commit", "some at a time", "served"])
+async def test_a_policy_that_keeps_a_child_keeps_its_parent(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who completes a parent ends no session that the user's policies hold; and what is ended of
+    its children is in the audit."""
+    pytest.importorskip("cedarpy")
+    policies = tmp_path / "p.cedar"
+    policies.write_text(
+        "permit (principal, action, resource);\n"
+        '@id("held") forbid (principal, action == Action::"lifecycle", resource)\n'
+        'when { resource.hasTag("hold") };\n'
+    )
+    if way == "some at a time":
+        monkeypatch.setattr(transitions, "FINISHED_PER_COMMIT_MAX", 1)
+    async with limpet.open("memory://", policies=policies) as lp, serving(lp) as url:
+        lead, (one, two) = await finished(lp, "one", "two")
+        key, token = await AccessKeys(journal_of(lp)).create(
+            role="owner", app="support", user="ada"
+        )
+        ada = limpet.open(url, token=token) if way == "served" else lp.acting_as(key.principal)
+        async with ada:
+            for held in (one, two):
+                await held.label({"hold": "yes"}, actor=ADA)
+                with pytest.raises(errors.AccessDenied, match=f"support/ada/{held.id}"):
+                    await ada.session(lead.key).complete()
+                phases = [(await each.refresh()).phase for each in (one, two, lead)]
+                assert phases == ["active"] * 3
+                await held.label({"hold": None}, actor=ADA)
+            await ada.session(lead.key).complete()
+        audit = (await lp.audit(principal=ADA, denied=False, limit=50)).items
+        ended = {each.resource for each in audit if each.action == "lifecycle"}
+        assert ended == {f"support/ada/{id}" for id in ("one", "two", "lead")}

@@ -45,6 +45,7 @@ async def _servers(**who: Any) -> AsyncIterator[tuple[Limpet, Limpet, Limpet]]:
 
 
 OWNER = {"role": "owner", "app": "support", "user": "ada"}
+A_KEY = "key:0123456789abcdef"
 
 
 async def _new(lp: Limpet, key: Key = KEY) -> limpet.Session[Any]:
@@ -109,6 +110,7 @@ async def _worked(turn: limpet.Turn) -> None:
     await turn.effect("pay", done, n=2)
     await turn.say("paid")
     await turn.append("order.placed", {"n": 1})
+    await turn.append("user.define_outcome", {"title": "paid"})
     await turn.session.memory.session.put("likes", ["tea"])
     if turn.inputs[0].data["text"] == "fail":
         raise ValueError("no")
@@ -139,22 +141,25 @@ async def test_an_owner_moves_what_a_worker_of_the_app_has_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "data"),
+    ("type", "data", "actor", "wake"),
     [
-        ("user.message", {"text": "I allow it"}),
-        ("user.tool_confirmation", {"request_id": "r", "allow": True}),
-        ("order.placed", {"n": 1}),
+        ("user.message", {"text": "I allow it"}, A_KEY, "w1"),
+        ("user.tool_confirmation", {"request_id": "r", "allow": True}, A_KEY, "w1"),
+        ("user.define_outcome", {"title": "paid"}, A_KEY, None),
+        ("order.placed", {"n": 1}, A_KEY, None),
+        ("order.placed", {"n": 1}, "user:eve", "w1"),
+        ("agent.message", {"text": "approved"}, "admin:root", "w1"),
     ],
 )
 async def test_what_people_say_with_a_key_of_the_app_does_not_arrive(
-    type: str, data: dict[str, Any]
+    type: str, data: dict[str, Any], actor: str, wake: str | None
 ) -> None:
-    """Nor what a program of the app recorded outside of a run: another store knows no such key."""
+    """Nor what a program of the app recorded outside of a run: another store knows no such key.
+    Nor what anybody else is said to have recorded in one."""
     async with _servers(**OWNER) as (_, b, second), _forgery() as lp:
-        drafts = [
-            prepare(limpet.Draft(type=type, data=data), id="x1", actor="key:0123456789abcdef")
-        ]
-        await journal_of(lp).store.commit((Commit(KEY, tuple(drafts)),))
+        draft = limpet.Draft(type=type, data=data, wake_id=wake)
+        drafts = (prepare(draft, id="x1", actor=actor),)
+        await journal_of(lp).store.commit((Commit(KEY, drafts),))
         with pytest.raises(errors.AccessDenied):
             await lp.move(KEY, b)
         await _is_untouched(second)

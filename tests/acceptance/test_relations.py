@@ -152,6 +152,31 @@ async def test_a_graph_shows_neighbours_whose_logs_are_not_here(tmp_path: Path) 
             await lp.graph(archived.key)
 
 
+@pytest.mark.parametrize("end", ["archived", "deleted", "erased"])
+async def test_a_neighbour_of_another_user_may_end(tmp_path: Path, end: str) -> None:
+    """A graph goes on beside one that let its reader in and was archived or deleted since."""
+    bob = limpet.Principal("user:bob", role="owner", app="support", user="bob")
+    url, files = f"sqlite:///{tmp_path}/one.db", f"file://{tmp_path}/files"
+    async with limpet.open(url, archive=files) as lp:
+        lent = limpet.Isolation(users=("bob",))
+        theirs = await lp.create("support", "ada", "a", state={"n": 1}, isolation=lent)
+        await lp.create("support", "bob", "b")
+        acting = lp.acting_as(bob)
+        own = acting.session("support", "bob", "b")
+        await own.cite(acting.session(theirs.key), fields=("n",))
+        assert len((await acting.graph(own.key)).nodes) == 2
+        await theirs.complete(actor=ADA)
+        if end == "archived":
+            await theirs.archive(actor=ADA)
+        else:
+            await {"deleted": lp.delete, "erased": lp.erase}[end](theirs.key)
+        beside = {"a": "archived"} if end == "archived" else {}
+        for reader in (acting, lp.acting_as(bob)):
+            graph = await reader.graph(own.key)
+            shown = {node.key.id: node.phase for node in graph.nodes}
+            assert shown == {"b": "active", **beside}
+
+
 async def test_a_graph_is_bounded_and_says_so(lp: limpet.Limpet) -> None:
     a, b, c = await made(lp, "a", "b", "c")
     await a.relate(b, "peer")

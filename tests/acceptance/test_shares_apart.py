@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import AccessDenied, Isolation, Key, Limpet, Principal
 from limpet.errors import CrossSessionAccessDenied, InvalidInput, LimpetError, ShareNotFound
-from limpet.model.facts.shares import ShareTerms, share_received
+from limpet.model.facts.shares import ShareTerms, share_received, shared
 from limpet.session.limpet import at_work, journal_of
 
 WORKER = Principal("agent:main", role="agent", app="desk")
@@ -124,6 +124,23 @@ async def test_what_a_session_says_it_received_opens_nothing(
             await worker.session(TARGET).read_shared(terms.id)
 
 
+@pytest.mark.parametrize("end", ["complete", "delete", "erase"])
+async def test_nobody_ends_the_share_of_another_session(lp: Limpet, end: str) -> None:
+    """A log may say that it shares what another one does: its end is not that one's."""
+    source, target = await pair(lp)
+    share = await source.share(target, "draft", sync="live")
+    eve = Principal("user:eve", role="owner", app="desk", user="eve")
+    forger = await lp.acting_as(eve).create("desk", "eve", "forger", state={"draft": 1})
+    terms = ShareTerms(share.id, ("draft",), "read", "live", 1)
+    await forger.record(shared(terms, TARGET, target.head.uid, None, {}))
+    if end == "complete":
+        await forger.complete()
+    else:
+        await getattr(lp.acting_as(eve), end)(forger.key)
+    assert (await target.refresh()).shared.keys() == {share.id}
+    assert (await target.read_shared(share.id)).values == {"draft": "one"}
+
+
 async def test_policies_hold_for_what_is_shared(lp: Limpet, tmp_path: Path) -> None:
     """Of the user, and those of a field."""
     rules = tmp_path / "rules.cedar"
@@ -144,6 +161,27 @@ async def test_policies_hold_for_what_is_shared(lp: Limpet, tmp_path: Path) -> N
     share = await source.share(target, "draft", sync="live")
     got = await (await worker_of(lp)).session(TARGET).read_shared(share.id)
     assert dict(got.values) == {}
+
+
+async def test_who_follows_a_share_is_kept_from_it_by_a_later_policy(tmp_path: Path) -> None:
+    """From the next change on, as one who reads it is."""
+    pytest.importorskip("cedarpy")
+    rules = tmp_path / "rules.cedar"
+    rules.write_text("permit(principal, action, resource);\n")
+    async with limpet.open("memory://", policies=rules) as ruled:
+        source, target = await pair(ruled, isolation=Isolation("per_task", task="t1"))
+        share = await source.share(target, "draft", sync="live")
+        worker = await worker_of(ruled)
+        async with aclosing(worker.session(TARGET).follow_shared(share.id)) as shown:
+            assert dict((await anext(shown)).values) == {"draft": "one"}
+            rules.write_text(
+                "permit(principal, action, resource);\n"
+                'forbid(principal in Role::"agent", action == Action::"read", resource is '
+                'Session) when { resource.id == "source" };\n'
+            )
+            await source.append("note.made", actor="user:ada", set={"draft": "canary"})
+            with pytest.raises((AccessDenied, StopAsyncIteration)):
+                await anext(shown)
 
 
 async def test_objects_of_two_principals_of_one_store_are_of_one_store(lp: Limpet) -> None:

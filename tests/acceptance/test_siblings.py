@@ -48,7 +48,7 @@ async def used(lp: Limpet, id: str, use: Use) -> Any:
     async def harness(turn: limpet.Turn) -> None:
         got.append(await use(ManagedTools(turn, lp)))
 
-    woken = await lp.wake(("desk", "ada", id), harness)
+    woken = await lp.wake(("desk", "ada", id), harness, agent=WORKER.id)
     assert woken.error is None, woken.error
     return got[-1]
 
@@ -80,6 +80,24 @@ async def test_a_model_reads_other_sessions_of_its_own_agent_only(
         assert codes == [None if id in ENTERED else "access.denied"] * 3, id
         assert (results[3]["error"]["code"] == "access.denied") == (id not in ENTERED), id
         assert (f"words in {id}" in str(results)) == (id in ENTERED), id
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_session_kept_for_agents_is_read_by_those_it_names(
+    desk: Limpet, guarded: bool
+) -> None:
+    """Also where a worker is not guarded: one that names other agents is closed to the model."""
+    critics = Isolation("per_agent", agents={"agent:critic": limpet.FieldAccess()})
+    s = await desk.create("desk", "ada", "critics", agent="support", isolation=critics)
+    await s.append("user.message", {"text": "hi"}, actor="user:ada")
+
+    async def use(tools: ManagedTools) -> Any:
+        listed = (await tools.call("session_list", {}))["sessions"]
+        assert {each["id"] for each in listed} == ENTERED
+        return await tools.call("session_get_events", {"id": "critics"})
+
+    read = await used(desk.acting_as(WORKER) if guarded else desk, "home", use)
+    assert read["error"]["code"] == "access.denied"
 
 
 async def test_a_wake_is_kept_from_sessions_of_other_agents(desk: Limpet) -> None:

@@ -76,7 +76,7 @@ from limpet.session.runs.delegation import Kin, kin_of
 from limpet.session.runs.learnings import agent_of
 from limpet.session.runs.outcomes import MANAGED
 from limpet.session.session import Session
-from limpet.session.writer import writer_of
+from limpet.session.writer import acting_agent, writer_of
 from limpet.store.pages import without_departed
 from limpet.store.protocol import Query
 
@@ -181,14 +181,17 @@ class ToolCaller(msgspec.Struct, frozen=True):
         other: Session[Any] = Session(writer_of(own).services, Key(own.app, own.user, id))
         if self.turn is not None:
             await other.refresh(tail=0)
-            denial = sibling_denial(own.head, "read", other.head)
+            agent = acting_agent(writer_of(own))
+            denial = sibling_denial(own.head, "read", other.head, agent)
             if denial is not None:
                 raise AccessDenied(denial, "read", str(Resource.of(other.key)), policy=SIBLINGS)
         return other
 
     def lists(self, head: Head) -> bool:
         """True if the agent of the turn may know of this session."""
-        return self.turn is None or sibling_denial(self.session.head, "inspect", head) is None
+        own = self.session
+        agent = acting_agent(writer_of(own))
+        return self.turn is None or sibling_denial(own.head, "inspect", head, agent) is None
 
 
 class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -94,8 +94,18 @@ def principal_data(principal: Principal) -> dict[str, Any]:
         if (value := getattr(principal, name)) is not None:
             data[name] = value
     if principal.attributes:
-        data["attributes"] = dict(principal.attributes)
+        data["attributes"] = _recorded(principal.attributes)
     return data
+
+
+def _recorded(attributes: Mapping[str, Any]) -> Any:
+    """Attributes as the log has them: sets and tuples are lists there."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(dict(attributes), order="deterministic"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(
+            f"an attribute of the principal cannot be recorded ({error})."
+        ) from error
 
 
 def principal_in(data: Mapping[str, Any]) -> Principal:

@@ -255,7 +255,7 @@ class Guard:
         home, head = self.home, resource.head
         if home is None or head is None or resource.kind not in _OF_SESSIONS:
             return ALLOWED
-        denial = sibling_denial(home, action, head)
+        denial = sibling_denial(home, action, head, self.principal.id)
         return ALLOWED if denial is None else Decision(False, denial, SIBLINGS)
 
     def is_admitted(self, action: Action, head: Head | None) -> bool:

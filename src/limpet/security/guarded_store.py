@@ -104,6 +104,7 @@ from limpet.model.facts.running.runs import (
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.running.spawned import CHILD_DONE
 from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.shapes import check_shape
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
 from limpet.model.facts.timeouts import TIMEOUTS_SET
 from limpet.model.keys import (
@@ -217,7 +218,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
 }
 # The words of a user to the runs of their session: approvals, answers, resolutions, goals.
 _STEERING: Final = frozenset({*ANSWERS, INTERRUPT, DEFINED})
-_NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE})
+_NOT_PLAIN: Final = frozenset({*_ACTIONS, *WHOLE_STATE, RELATED})
 
 
 class Room(NamedTuple):
@@ -649,6 +650,8 @@ class GuardedStore:
         draft = commit.drafts[0]
         if draft.scoped or draft.origin is not None or draft.type in _NOT_PLAIN:
             return False
+        if VIA in draft.data and draft.type.startswith("user."):
+            return False
         return commit.pin is None and commit.base is None and commit.release is None
 
     def _cleared_commit(self, commit: Commit) -> Commit | None:
@@ -706,7 +709,7 @@ class GuardedStore:
         if head.uid != child.uid or not works_for(head.facts, parent.key, str(parent.uid)):
             return False
         if head.version != child.expect:
-            return True
+            return head.version > child.expect
         return bool(head.facts["delegation"].get("ended")) and not is_at_work(head.facts)
 
     async def _is_account_true(self, commit: Commit) -> bool:
@@ -757,9 +760,11 @@ class GuardedStore:
         if drafts and drafts[0].type in _STARTS and guard.principal.role != "admin":
             await self._check_uid(drafts[0].id, asked.resource)
         if key in kin:
+            await self._attributed(commit, asked.resource, approved)  # nobody else is named there
             await self._check_kin(commit, asked.resource)
             if _is_completion(commit):
-                await guard.check("lifecycle", asked.resource, approved, kin=True)
+                there = _with(asked.resource, await self._newest(key))
+                await guard.check("lifecycle", there, approved, kin=True)
             return commit
         resource, head = asked.resource, None
         if resource.kind == "session":
@@ -877,11 +882,10 @@ class GuardedStore:
             for draft in events:
                 await self._check_arriving(draft, session, head)
         for draft in events:
-            carried = draft.type in _CARRIED or part != LOG
+            beside = part == CHECKPOINTS_PART or (part != LOG and draft.type == CREATED)
+            carried = beside or draft.type in _CARRIED or _is_of_runs(draft)
             if carried and draft.actor.startswith("key:"):
-                continue
-            if _is_of_runs(draft) and not draft.actor.startswith("user:"):
-                continue  # a worker enters with a key of its app, by which another store knows it
+                continue  # an admin or a worker of the app, whom another store knows by it
             await self._check_brought_by(draft.actor, resource)
 
     async def _check_brought_by(self, actor: str, resource: Resource) -> None:
@@ -969,11 +973,13 @@ class GuardedStore:
 
     async def _check_kin(self, commit: Commit, resource: Resource) -> None:
         """Raise AccessDenied unless what `_kin` lets in stays within its own session: it writes as
-        somebody that the principal may write as, to no name that others share; and the user's
-        policies let a child begin there."""
+        somebody that the principal may write as, to no name that others share, and reads nothing
+        else than the principal; and the user's policies let a child begin there."""
         app, user = commit.owner
         for draft in commit.drafts:
             await self.guard.check_actor(draft.actor, resource)
+            if draft.type == RELATED and "reads" in draft.data:
+                await self._check_reads(draft, resource)
             for name in {str(op.path[0]): None for op in draft.plain_ops}:
                 scope = scope_of(name)
                 if scope in ("app", "user"):
@@ -1128,6 +1134,7 @@ class GuardedStore:
     async def _check_reads(self, draft: Prepared, resource: Resource) -> None:
         """Raise AccessDenied unless the principal may read what a relation lets a session read, and
         is the one who is remembered for it. An admin is believed what another store recorded."""
+        check_shape(draft.type, draft.data)
         maker, own = draft.data["reads"].get("maker"), self.guard.principal
         if draft.origin is not None and own.role == "admin":
             return
@@ -2083,11 +2090,10 @@ def _is_appended(draft: Prepared) -> bool:
 def _is_of_runs(draft: Prepared) -> bool:
     """True of what runs of a session record, and their agents: not of what people say, decide and
     permit, where it matters who did."""
-    if draft.type in _ACTIONS:
-        return False
-    if draft.type.startswith(("agent.", *RESERVED)):
-        return True
-    return draft.wake_id is not None and not draft.type.startswith("user.")
+    type, in_wake = draft.type, draft.wake_id is not None
+    if type.startswith("user."):
+        return in_wake and type == DEFINED  # the goal of a run, which an agent may set
+    return type not in _ACTIONS and (in_wake or type.startswith(("agent.", *RESERVED)))
 
 
 # The events by which a child notifies its parent of its end.

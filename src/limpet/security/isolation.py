@@ -120,15 +120,16 @@ def field_denial(principal: Principal, action: Action, name: str, head: Head) ->
     return None if _may(roles, _role(principal, head)) else "field_access_denied"
 
 
-def sibling_denial(home: Head, action: Action, head: Head) -> Denial | None:
-    """Return why what runs in one session, its `home`, may not do this to another; None if it may:
-    the sessions of one agent know of each other, those of others only if they say so. What a
-    session has delegated it looks after, and what lets in everybody, or names the agents that it is
-    for, lets these in too."""
+def sibling_denial(home: Head, action: Action, head: Head, agent: str | None) -> Denial | None:
+    """Return why an `agent` that works in one session, its `home`, may not do this to another; None
+    if it may: the sessions of one agent know of each other, those of others only if they say so.
+    What a session has delegated it looks after, and what lets in everybody, or names the agents
+    that it is for, lets these in too."""
     if head.key == home.key or agent_in(head.key, head.facts) == agent_in(home.key, home.facts):
         return None
     isolation = head.facts.get("isolation", _NONE)
-    if isolation.get("siblings") or isolation.get("model") in ("global", "per_agent"):
+    named = isolation.get("model") == "per_agent" and agent in isolation.get("agents", _NONE)
+    if isolation.get("siblings") or isolation.get("model") == "global" or named:
         return None
     if works_for(head.facts, home.key, home.uid):
         return None

@@ -20,7 +20,7 @@ from limpet.session.performed import ask_server, server_of
 from limpet.session.provenance import ErasureCount
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
-from limpet.session.sharing import live_shares_given, notify_targets
+from limpet.session.sharing import Given, live_shares_given, notify_targets
 from limpet.store.pages import each_head
 from limpet.store.protocol import Erasure, Erasures, Forks, Query
 
@@ -69,7 +69,7 @@ async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> 
     children = () if forks == "keep" else await store.forks(key)
     gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
     count = ErasureCount("session", key, by)
-    given: dict[str, Key] = {}
+    given: dict[str, Given] = {}
     if gone:  # else it is refused
         for each in gone:
             given |= await _live_shares(journal, each)
@@ -164,7 +164,7 @@ async def _last_head(journal: Journal, key: Key) -> Head | None:
     return None
 
 
-async def _live_shares(journal: Journal, key: Key) -> dict[str, Key]:
+async def _live_shares(journal: Journal, key: Key) -> dict[str, Given]:
     """Return the live shares that a session has granted; none of one whose log cannot be read."""
     head = await head_of(journal, key)
     if head is None or is_stub(head.facts):

@@ -331,16 +331,12 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
     while waiting:
         key = waiting.popleft()
         try:
-            node, own = await _node_with_edges(store, key)
+            node, own = await _node_with_edges(store, key, is_root=key == root)
         except AccessDenied:  # nor what leads there
             if key == root:
                 raise
             hidden.add(key)
             continue
-        except (SessionError, SealUnavailable) as error:
-            if key == root:
-                raise
-            node, own = await _node_without_log(store, key, error), []
         nodes[key] = node
         for edge in own:
             other = edge.target if edge.source == key else edge.source
@@ -355,9 +351,18 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
     return SessionGraph(root, tuple(nodes.values()), tuple(shown), truncated)
 
 
-async def _node_with_edges(store: Store, key: Key) -> tuple[SessionNode, list[SessionEdge]]:
-    head = (await store.load(key, tail=0, scopes=False)).head
-    return _node(head), await _edges_of(store, head)
+async def _node_with_edges(
+    store: Store, key: Key, *, is_root: bool
+) -> tuple[SessionNode, list[SessionEdge]]:
+    try:
+        head = (await store.load(key, tail=0, scopes=False)).head
+        return _node(head), await _edges_of(store, head)
+    except AccessDenied:
+        raise
+    except (SessionError, SealUnavailable) as error:
+        if is_root:
+            raise
+        return await _node_without_log(store, key, error), []
 
 
 async def _node_without_log(store: Store, key: Key, error: LimpetError) -> SessionNode:
@@ -365,7 +370,14 @@ async def _node_without_log(store: Store, key: Key, error: LimpetError) -> Sessi
     phase and labels, and what it led to is in its file."""
     if isinstance(error, SessionMoved):
         return SessionNode(key, moved_to=error.to)
-    head = await head_in(store, key)
+    head = None
+    try:
+        head = await head_in(store, key)
+    except AccessDenied as denied:  # a list of another user's, who may let this one in
+        try:
+            head = (await store.load(key, tail=0, scopes=False)).head
+        except (SessionError, SealUnavailable):
+            raise denied from None
     return SessionNode(key) if head is None else _node(head)
 
 

@@ -92,7 +92,7 @@ async def _archive(lp: Any, key: Key, actor: Text) -> Any:
 async def _complete_children(lp: Any, key: Key, actor: Text) -> None:
     services = _services(lp)
     by = await services.foreseen("lifecycle", key, actor or LIFECYCLE_ACTOR)
-    session = Session[Any](services.system, key, untyped=True)
+    session = Session[Any](services, key, untyped=True)
     await PhaseChange(session, ("complete",), actor=by).complete_children()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from limpet.model import Key
+from limpet.model import Head, Key
 from limpet.session.journal import Journal
 from limpet.session.life.lifecycle_policy import NO_LIFECYCLE, Lifecycle
 from limpet.session.loggers import SESSION
@@ -89,6 +89,16 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         if self.guard is not None:
             await self._guarded.foresee(action, key, whole=whole)
         return await self.actor(actor, key)
+
+    async def check_completion(self, head: Head, *, recorded: bool) -> None:
+        """Raise AccessDenied if a policy forbids to complete this session with its parent. What is
+        allowed is recorded now, or with the commit."""
+        if self.guard is not None:
+            from limpet.security.access import Resource
+
+            approved = None if recorded else list[Any]()
+            resource = Resource.of(head.key, head)
+            await self.guard.check("lifecycle", resource, approved, kin=True)
 
     async def approved_end(self, key: Key, *, forks: bool = False) -> Services:
         """Approve the end of a session that may be gone already, and of its `forks`."""

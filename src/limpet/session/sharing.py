@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -188,10 +188,22 @@ def _is_live(terms: Mapping[str, Any], source: Head | None) -> bool:
     return departure(source.facts) is None
 
 
-async def live_shares_given(store: Store, head: Head, *, limit: int = PAGE_MAX) -> dict[str, Key]:
-    """Return the live shares that a session has granted and not taken back, and to whom."""
-    given: dict[str, Key] = {}
-    after = head.floor
+class Given(NamedTuple):
+    """A live share that a session has granted, as its log says: to whom, and by which session."""
+
+    target: Key
+    source: Mapping[str, Any]
+
+    def is_received(self, id: str, target: Head) -> bool:
+        """True if the target says so too: a log may name a share that is another session's."""
+        terms = shares_in(target.facts).get(id)
+        return terms is not None and terms["source"] == self.source
+
+
+async def live_shares_given(store: Store, head: Head, *, limit: int = PAGE_MAX) -> dict[str, Given]:
+    """Return the live shares that a session has granted and not taken back, by id."""
+    given: dict[str, Given] = {}
+    after, source = head.floor, named(head.key, head.uid)
     while page := await store.read(
         head.key, after=after, limit=limit, reverse=False, types=(SHARED, UNSHARED)
     ):
@@ -201,23 +213,25 @@ async def live_shares_given(store: Store, head: Head, *, limit: int = PAGE_MAX) 
             if event.type == UNSHARED:
                 given.pop(event.data["share"], None)
             elif event.data["sync"] == "live":
-                given[event.data["share"]] = key_in(event.data["target"])
+                given[event.data["share"]] = Given(key_in(event.data["target"]), source)
         after = page[-1].seq
     return given
 
 
-async def notify_targets(journal: Journal, given: Mapping[str, Key], actor: str) -> None:
+async def notify_targets(journal: Journal, given: Mapping[str, Given], actor: str) -> None:
     """Record the end of live shares with those that received them, now that their source has ended.
 
     It has ended them by that. Where this is not recorded, a share cannot be used, is listed until
     the target has no place left for another, and takes none from it.
     """
-    for target in dict.fromkeys(given.values()):
+    for target in dict.fromkeys([of.target for of in given.values()]):
         with suppress(LimpetError):
             head = await head_of(journal, target)
-            known = () if head is None else shares_in(head.facts)
-            ends = [unshared(id) for id, of in given.items() if of == target and id in known]
-            if head is not None and ends:
+            if head is None:
+                continue
+            to = [id for id, of in given.items() if of.target == target]
+            ends = [unshared(id) for id in to if given[id].is_received(id, head)]
+            if ends:
                 drafts = tuple([journal.prepare(end, actor) for end in ends])
                 await journal.commit((Commit(target, drafts, uid=head.uid),))
 
@@ -346,6 +360,7 @@ class SharedReader:
         while terms["sync"] == "live":
             try:
                 await self._changed(terms, context.source_version)
+                terms = await self._open(await self._terms())  # it may be kept from it by now
                 newest = await self._live(terms)
                 behind = newest.source_version > context.source_version + 1
                 async with aclosing(self._since(terms, context, newest)) as since:
@@ -454,6 +469,7 @@ class SharedReader:
         or its agent is another one's. Return the terms with the fields that the reader may see.
         Raises ShareNotFound, AccessDenied."""
         services, source = self._target.services, key_in(terms["source"])
+        self._source = self._journal
         if services.guard is None:
             return terms
         with suppress(*_GONE):

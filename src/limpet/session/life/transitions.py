@@ -62,7 +62,7 @@ from limpet.session.documents import Put, commit_puts
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
-from limpet.session.journal import Journal, is_not_about_the_version, retrying
+from limpet.session.journal import is_not_about_the_version, retrying
 from limpet.session.life.lifecycle_policy import (
     CLEANUP,
     LIFECYCLE_ACTOR,
@@ -78,6 +78,7 @@ from limpet.session.life.tools import ToolLocks, binding
 from limpet.session.loggers import SESSION
 from limpet.session.performed import ask_server, server_of
 from limpet.session.runs.delegation import SpawnedEnd, children_of, head_of
+from limpet.session.services import Services
 from limpet.session.sharing import live_shares_given, notify_targets
 from limpet.session.writer import Handle, Writer, writer_of
 
@@ -206,7 +207,7 @@ class PhaseChange:
         """Complete the finished children of this session, and nothing else."""
         await load_to_move(writer_of(self._session), "complete")
         self._children = await self._finished_children()
-        await _commit_children(writer_of(self._session).journal, await self._complete_children())
+        await _commit_children(writer_of(self._session).services, await self._complete_children())
 
     async def _try(self) -> tuple[Transition, ...]:
         steps = await self._allowed()
@@ -301,6 +302,7 @@ class PhaseChange:
             return None
         if is_at_work(head.facts):
             raise GuardFailed(ACTIVE, "complete", f"the child {key} has more to do")
+        await writer.services.check_completion(head, recorded=False)
         change = PhaseChange(
             session, _TO_COMPLETE[head.phase], reason=_WITH_PARENT, actor=self._actor
         )
@@ -314,7 +316,7 @@ class PhaseChange:
     async def _complete_children(self) -> list[_Completion]:
         """Complete the finished children, so many at a time, but the last of them: those go into
         the commit of this session."""
-        journal = writer_of(self._session).services.system.journal
+        services = writer_of(self._session).services
         last: list[_Completion] = []
         left = self._children
         while left:
@@ -322,7 +324,7 @@ class PhaseChange:
             drawn = await asyncio.gather(*[each.change._draw(each.steps) for each in some])
             for child, of in zip(some, drawn, strict=True):
                 if sum([each.logs for each in last], 1 + len(of.puts)) > FINISHED_PER_COMMIT_MAX:
-                    await _commit_children(journal, last)
+                    await _commit_children(services, last)
                     last = []
                 last.append(_Completion(child.change, child.steps, of))
         return last
@@ -583,11 +585,12 @@ class _Completion(NamedTuple):
             await self.change._after(done)
 
 
-async def _commit_children(journal: Journal, done: list[_Completion]) -> None:
+async def _commit_children(services: Services, done: list[_Completion]) -> None:
     """Complete finished children in a commit of their own."""
-    await commit_puts(
-        journal, [each.commit for each in done], [put for each in done for put in each.drawn.puts]
-    )
+    for each in done:
+        await services.check_completion(each.change._session.head, recorded=True)
+    puts = [put for each in done for put in each.drawn.puts]
+    await commit_puts(services.system.journal, [each.commit for each in done], puts)
     for each in done:
         await each.leave()
 

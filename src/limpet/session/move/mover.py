@@ -613,11 +613,11 @@ class Mover:
                 if source is not None and source.uid == terms["source"]["uid"]:
                     ended.setdefault(source.key, []).append(unshared(id))
         given = await live_shares_given(self._journal.store, member.head, limit=PIECE_EVENTS // 2)
-        for id, target in given.items():
-            head = await head_of(self._journal, target)
-            if head is not None and id in shares_in(head.facts):
+        for id, of in given.items():
+            head = await head_of(self._journal, of.target)
+            if head is not None and of.is_received(id, head):
                 ended.setdefault(member.key, []).append(unshared(id))
-                ended.setdefault(target, []).append(unshared(id))
+                ended.setdefault(of.target, []).append(unshared(id))
         return ended
 
     # --- transfer ------------------------------------------------------------------------------
