@@ -524,8 +524,8 @@ class Wake:
                     await writer.load(tail=TAIL)
 
     async def _settle(self, log: TurnLog, start: WakeStart) -> Woken:
-        """Record an interrupt, feedback, or an answer that nothing waits for: there is no turn to
-        run."""
+        """Record an interrupt, feedback, or an answer that nothing waits for, or that a suspect has
+        nothing to do any more: there is no turn to run."""
         facts = self.session.head.facts
         done: list[Draft] = [processed(start.control)] if start.control else []
         done.append(
@@ -539,7 +539,7 @@ class Wake:
             )
         )
         interrupted = start.why == "interrupt"
-        stop = "interrupted" if interrupted else runs.run_in(facts).get("stop", "end_turn")
+        stop = "interrupted" if interrupted else runs.settled_stop(facts)
         end = ChildEnd.of(self.session, stop, None)
         await commit_last(log, log.closing(*done), end, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
@@ -907,7 +907,7 @@ async def _start_wake(
     else:
         texts = writer_of(session).known.texts
         start = _new_turn(new_id(), pending, facts, lease, records, texts, redirect)
-        if not start.has_turn and not settling and not control:
+        if not start.has_turn and not settling and not control and not deaths.total:
             return "nothing_pending"
     start.control, start.drafts, start.died = control, settling, died
     start.deaths, start.is_held = deaths, is_held
