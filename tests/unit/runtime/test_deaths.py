@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import limpet
+from limpet import errors
 from limpet.model.facts.running import deaths
 from limpet.model.facts.running.deaths import Deaths, delay_us, held_until_us, is_killer
 from limpet.model.lease import Expired
@@ -185,6 +186,30 @@ async def test_a_holder_that_comes_back_first_withdraws_its_death(fleet: Fleet) 
     assert fleet.order == [("one", False)]
     log = await fleet.lp.session((APP, "ada", "one")).read()
     assert "session.error" not in [event.type for event in log]
+
+
+async def test_a_suspect_whose_death_cannot_be_recorded_is_given_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for its lease to run out, and takes that for another death."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    (lease,) = await fleet.lp.work.claim("w2", app=APP, lease_seconds=3_000)
+
+    async def commit(*args: object, **given: object) -> None:
+        raise errors.StoreBusy("memory://")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fleet.lp._journal.store), "commit", commit)
+        woken = await Wake(fleet.lp, lease, harness_options(fleet.harness)).put_off(1)
+    assert woken is not None
+    assert woken.reason == "failed"
+    session = await fleet.lp.get((APP, "ada", "one"))
+    assert session.head.worker is None
+    fleet.later(600)
+    await fleet.process()
+    assert fleet.order == [("one", False)]
 
 
 async def test_leases_that_ran_out_while_the_store_was_out_of_reach_count_no_death(

@@ -590,7 +590,7 @@ SUCCEEDED: dict[str, Change] = {**CHANGES, "nothing": lambda bank: (agent_of(ban
 async def test_a_success_that_a_suspended_session_recorded_is_the_result(
     world: World, change: str
 ) -> None:
-    """Suspended while it paid, and refused by the time it is resumed: the model reads that it paid."""
+    """Suspended while it paid, refused by the time it is resumed: the model reads that it paid."""
     bank = Bank("pays")
     session = await world.begin("pay")
 
