@@ -18,6 +18,7 @@ from limpet.model import Head, limits
 from limpet.server.routes import fleet
 from limpet.server.serve import serving
 from limpet.store.postgres.reading import heads
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Query
 from limpet.store.sqlite import rows
@@ -169,6 +170,24 @@ async def test_postgres_reads_a_page_of_a_phase_from_its_index(postgres_url: str
     finally:
         await admin.close()
         await store.close()
+
+
+async def test_postgres_claims_without_a_look_at_what_it_does_not_take(postgres_url: str) -> None:
+    """Of many sessions few are due: no step of the plan looks at more rows than these."""
+    async with limpet.open(postgres_url) as lp:
+        await grow(lp, MANY // 2)
+        for n in range(PAGE // 10):
+            due = await lp.create("shop", "ada", f"due{n}", actor="test:fleet")
+            await due.append("user.message", {"text": "hi"}, actor="user:ada")
+    admin = await asyncpg.connect(postgres_url)
+    try:
+        await admin.execute("ANALYZE limpet.sessions")
+        explain = await admin.prepare(f"EXPLAIN (ANALYZE, FORMAT JSON) {SQL['claim']}")
+        plan = json.loads(await explain.fetchval("w1", PAGE, 1_000_000, "shop"))[0]["Plan"]
+        assert plan["Actual Rows"] == PAGE // 10
+        assert most_rows(plan) <= PAGE // 10, plan
+    finally:
+        await admin.close()
 
 
 def most_rows(plan: dict[str, Any]) -> float:

@@ -161,7 +161,7 @@ class EffectCall:
                 f"lp.policies.lifecycle({session.app!r}, compensations={{name: function}}) in "
                 "every worker."
             )
-        if effect.refusal is not None and not await self._may_have_acted():
+        if effect.refusal is not None and not await self._is_begun():
             raise effect.refusal  # and it does not count among the calls of its name
         if effect.call is None:
             effect.occurrence = turn.records.occurrence("effect", effect.name)
@@ -174,11 +174,13 @@ class EffectCall:
         async with turn.pauses.one_by_one(("key", effect.key)):
             return await self._run()
 
-    async def _may_have_acted(self) -> bool:
-        """True if an earlier try of this call may have performed it."""
+    async def _is_begun(self) -> bool:
+        """True if an earlier try of this call has an outcome, or may have performed it."""
         effect, records = self._effect, self._turn.records
         number = records.counted("effect", effect.name) + 1 if effect.call is None else 1
         record = records.effects.get((effect.place, number))
+        if record is not None and record.has_outcome:
+            return True
         if record is None and effect.key is not None:
             record = await self._elsewhere()
         return record is not None and record.is_unknown
@@ -421,6 +423,7 @@ class EffectCall:
         """Call the function, again while it raises and nothing was done by it. Return its result,
         or None and what the last try has raised."""
         effect, turn = self._effect, self._turn
+        self._cancels = _cancels()
         # By the head that the intent's own commit returned.
         if (why := self._use.denial(effect.tool_name)) is not None:
             return None, ToolDenied(effect.tool_name, why)
@@ -430,7 +433,6 @@ class EffectCall:
             try:
                 if held is not None:
                     await held.check()
-                self._cancels = _cancels()
                 return await self._act(), None
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so

@@ -432,10 +432,10 @@ class TurnRun:
     def check_budget(self) -> None:
         """Raise BudgetReached if more was spent than a limit allows, or if the session has been run
         for as long as it may."""
-        facts = self.session.head.facts
-        budgets.check_overdrawn(facts)
+        facts, running_us = self.session.head.facts, 0
         if budgets.has_compute_limit(facts):
-            budgets.check_compute(facts, self.now_us - self.lease_guard.lease.claimed_us)
+            running_us = self.now_us - self.lease_guard.lease.claimed_us
+        budgets.check_overdrawn(facts, running_us)
 
     def working(self, outside: str | None = None) -> AbstractContextManager[None]:
         """Begin a call of the turn. Raises if the run was stopped, and TurnMisused for a verb that

@@ -135,13 +135,17 @@ class ToolUseCall:
         call, tool = self._call, self._tool
         if call.error is not None:
             return await self._answered(call.error, is_error=True)
+        begun = self._turn.records.effects.get((call.id, 1))
+        if begun is not None and begun.has_outcome:  # recorded while the session was suspended
+            failed = begun.state == "failed"
+            return await self._answered(begun.error if failed else begun.result, is_error=failed)
         if tool is None:
             offered = ", ".join(self._offered) or "none"
             said = f"There is no tool named {call.name!r}. The tools are: {offered}."
             return await self._refused(InvalidInput(said))
         if (chosen := await self._switched(tool)) is None:
             said = f"The tool {tool.name!r} is switched off for now. Do without it."
-            return await self._answered(said, is_error=True)
+            return await self._refused(InvalidInput(said))
         tool = chosen
         if not isinstance(call.input, Mapping):
             raise InvalidInput(f"the input of {tool.name!r} must be an object.")
@@ -175,7 +179,7 @@ class ToolUseCall:
 
     async def _switched(self, tool: Tool) -> Tool | None:
         """The tool that runs: its fallback while its circuit is open, None if it has none. A call
-        that has begun ends as it began, with the tool that it began with."""
+        that has begun ends as it began, with the tool that it began with, and with no other."""
         checkpoints = store_checkpoints(writer_of(self._turn.session).journal)
         switches = (await checkpoints.switches(self._turn.session.app)).tools
         self._switch = switches.get(tool.name, CLOSED)
@@ -192,7 +196,7 @@ class ToolUseCall:
         if chosen is not None:
             self._permission = self._permit(chosen)
             self._switch = switches.get(chosen.name, CLOSED)
-        return chosen if chosen is not None or begun is None else tool
+        return chosen
 
     async def _approved(self, input: Mapping[str, Any]) -> str | None:
         """Return None if a person allows the call, else the text that denies it."""

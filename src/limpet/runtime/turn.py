@@ -34,7 +34,6 @@ from limpet.model import (
     traced,
     unfit,
 )
-from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
@@ -81,7 +80,7 @@ from limpet.session.runs.setup import (
     strictest_of,
 )
 from limpet.session.session import Session
-from limpet.session.writer import acting_agent, writer_of
+from limpet.session.writer import own_tools, writer_of
 
 T = TypeVar("T")  # what a function returns, sync or async
 # They wake a session, and are processed, but no turn is about them.
@@ -159,7 +158,7 @@ class Turn:
     @property
     def _own_tools(self) -> Collection[str] | None:
         """The tools that the session keeps for the agent of this turn; None: all."""
-        return agent_tools(self.session.head.facts, acting_agent(writer_of(self.session)))
+        return own_tools(writer_of(self.session), self.session.head.facts)
 
     # --- what is recorded ------------------------------------------------------------------------
 

@@ -308,6 +308,11 @@ class EffectRecord(msgspec.Struct):
         """True if a try may have performed it, and nothing recorded since says what came of it."""
         return self.maybe or (self.tries > 0 and self.state in ("intended", "unknown"))
 
+    @property
+    def has_outcome(self) -> bool:
+        """True if it is over. A failure without words is tried again."""
+        return self.state == "succeeded" or (self.state == "failed" and bool(self.error))
+
     def take(self, event: Event) -> None:
         """Fold the next event of the effect."""
         data = event.data

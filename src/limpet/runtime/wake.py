@@ -312,8 +312,10 @@ class Wake:
             if woken is None:
                 await self._lp.work.release(self.lease, retry_seconds=seconds)
         except LimpetError as error:
-            SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
-            return Woken(ran=False, reason="failed", error=error)
+            return await self._not_run(error)
+        except asyncio.CancelledError:
+            await self._give_back()
+            raise
         return woken
 
     async def _name_alone(self) -> None:
@@ -387,28 +389,29 @@ class Wake:
                         raise
                     self._loaded = None
         except SessionFenced as error:
-            await self._withdraw()
+            await self._give_back()
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn
-            SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
-            later = isinstance(error, MigrationError)  # newer code than this may take it
-            seconds = UNREADABLE_SECONDS if later else BACKOFF_SECONDS_MAX / 10
-            with suppress(LimpetError):
-                await self._lp.work.release(self.lease, retry_seconds=seconds)
-            return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
+            return await self._not_run(error)
         except asyncio.CancelledError:
-            with suppress(LimpetError):
-                await self._lp.work.release(self.lease)
+            await self._give_back()
             raise
         except Exception:  # a mistake of ours: it must not keep the session from everybody
-            with suppress(LimpetError):
-                await self._lp.work.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+            await self._give_back(retry_seconds=BACKOFF_SECONDS_MAX / 10)
             raise
 
-    async def _withdraw(self) -> None:
-        """The lease ran out while this worker lived: that is no death, if nobody came yet."""
+    async def _not_run(self, error: LimpetError) -> Woken:
+        """Leave the session to others, after a while."""
+        SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+        later = isinstance(error, MigrationError)  # newer code than this may take it
+        await self._give_back(UNREADABLE_SECONDS if later else BACKOFF_SECONDS_MAX / 10)
+        return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
+
+    async def _give_back(self, retry_seconds: float | None = None) -> None:
+        """Give the lease back. One that ran out while this worker lived is withdrawn: that is no
+        death, if nobody came yet."""
         with suppress(LimpetError):
-            await self._lp.work.release(self.lease)
+            await self._lp.work.release(self.lease, retry_seconds=retry_seconds)
 
     async def _run(self, start: WakeStart) -> Woken:
         try:
@@ -524,8 +527,8 @@ class Wake:
                     await writer.load(tail=TAIL)
 
     async def _settle(self, log: TurnLog, start: WakeStart) -> Woken:
-        """Record an interrupt, feedback, or an answer that nothing waits for: there is no turn to
-        run."""
+        """Record an interrupt, feedback, or an answer that nothing waits for, or that a suspect has
+        nothing to do any more: there is no turn to run."""
         facts = self.session.head.facts
         done: list[Draft] = [processed(start.control)] if start.control else []
         done.append(
@@ -539,7 +542,7 @@ class Wake:
             )
         )
         interrupted = start.why == "interrupt"
-        stop = "interrupted" if interrupted else runs.run_in(facts).get("stop", "end_turn")
+        stop = "interrupted" if interrupted else runs.settled_stop(facts)
         end = ChildEnd.of(self.session, stop, None)
         await commit_last(log, log.closing(*done), end, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
@@ -774,7 +777,7 @@ class Wake:
         self, log: TurnLog, start: WakeStart, end: WakeEnd | None, error: Exception | None = None
     ) -> Woken:
         if end is None:
-            await self._withdraw()
+            await self._give_back()
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         if end.is_suspended:
             return await self._close_suspended(log, start, end)
@@ -907,7 +910,7 @@ async def _start_wake(
     else:
         texts = writer_of(session).known.texts
         start = _new_turn(new_id(), pending, facts, lease, records, texts, redirect)
-        if not start.has_turn and not settling and not control:
+        if not start.has_turn and not settling and not control and not deaths.total:
             return "nothing_pending"
     start.control, start.drafts, start.died = control, settling, died
     start.deaths, start.is_held = deaths, is_held

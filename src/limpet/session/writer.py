@@ -10,7 +10,7 @@ all. The object that asked sees nothing before all of it is done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,20 @@ from limpet.errors import (
     SessionDeleted,
     SessionFenced,
 )
-from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
+from limpet.model import (
+    EMPTY,
+    Commit,
+    DefaultActor,
+    Draft,
+    Event,
+    Fact,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    Reads,
+)
+from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.phases import Phase, archive_place, is_stub, roused_us
 from limpet.model.facts.view import Facts
 from limpet.model.lease import is_leased, locked
@@ -59,6 +72,14 @@ _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrup
 def acting_agent(writer: Writer) -> str | None:
     """Return the agent that uses a session through an object: see `Services.agent`."""
     return writer.services.agent(writer.actor_or_none(None))
+
+
+def own_tools(writer: Writer, facts: Facts) -> Collection[str] | None:
+    """Return the tools that a session keeps for the agent that uses it through an object; None if
+    it says nothing of them."""
+    if "agents" not in facts.get("isolation", EMPTY):  # as in most: nobody asks who acts
+        return None
+    return agent_tools(facts, acting_agent(writer))
 
 
 class Writer:

@@ -384,9 +384,9 @@ def test_seconds_of_wakes_are_counted_and_limited() -> None:
     seconds = [each.compute_seconds for each in (view.limit, view.spent, view.remaining)]
     assert seconds == [2.0, 1.5, 0.5]
     budgets.check_left(facts)
-    budgets.check_compute(facts, 499_999)
+    budgets.check_overdrawn(facts, 499_999)
     with pytest.raises(BudgetReached, match="compute_seconds"):
-        budgets.check_compute(facts, 500_000)
+        budgets.check_overdrawn(facts, 500_000)
     facts = folded(runs.wake_completed("w", "t", "error", fence=2, compute_us=700_000), on=facts)
     with pytest.raises(BudgetReached, match="compute_seconds"):
         budgets.check_left(facts)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import limpet
+from limpet import errors
 from limpet.model.facts.running import deaths
 from limpet.model.facts.running.deaths import Deaths, delay_us, held_until_us, is_killer
 from limpet.model.lease import Expired
@@ -110,6 +111,52 @@ async def test_who_is_cleared_is_no_suspect(fleet: Fleet) -> None:
     assert [suspect for _, suspect in fleet.order] == [True, False]
 
 
+async def die(fleet: Fleet, times: int) -> None:
+    """The only session that is due is claimed by processes that die before they write."""
+    for number in range(times):
+        fleet.later(600)
+        await fleet.lp.work.claim(f"w{number}", app=APP, lease_seconds=30)
+        fleet.later()
+        (lease,) = await fleet.lp.work.claim("look", app=APP, lease_seconds=30)
+        await Wake(fleet.lp, lease, harness_options(fleet.harness)).put_off(0)
+
+
+@pytest.mark.parametrize("times", [1, 7])  # at once, and after a delay
+@pytest.mark.parametrize("left", ["feedback", "nothing"])
+async def test_a_suspect_without_a_turn_is_cleared_too(fleet: Fleet, times: int, left: str) -> None:
+    """Feedback begins no turn; an input that somebody else has processed leaves nothing to do."""
+    await fleet.add("one")
+    if left == "feedback":
+        await fleet.process()
+    session = await fleet.lp.get((APP, "ada", "one"))
+    if left == "feedback":
+        await session.append("user.feedback", {"rating": 1}, actor="user:ada")
+    await die(fleet, times)
+    await session.refresh()
+    assert session.head.indexed_labels["$suspect"] == "yes"
+    if left == "nothing":
+        (event,) = await session.pending()
+        await session.mark_processed([event.seq], actor="agent:other")
+    fleet.later(600)
+    await fleet.process()
+    await session.refresh()
+    assert "$suspect" not in session.head.indexed_labels
+    assert limpet.runnable_at(session.head) is None
+    assert session.stop_reason == "end_turn"
+    assert await fleet.lp.work.claim("w", app=APP, lease_seconds=30) == ()
+    assert (await fleet.lp.maintenance.verify()).ok
+
+
+async def test_a_suspect_that_is_ended_is_none(fleet: Fleet) -> None:
+    """Nobody runs it again, so nobody would clear it."""
+    await fleet.add("one")
+    await die(fleet, 1)
+    session = await fleet.lp.get((APP, "ada", "one"))
+    await session.terminate("enough")
+    assert "$suspect" not in session.head.indexed_labels
+    assert not deaths.is_suspect(session.head.facts)
+
+
 async def test_a_death_before_the_first_write_is_counted(fleet: Fleet) -> None:
     """A process that dies between its claim and its first commit dies like any other."""
     await fleet.add("one")
@@ -139,6 +186,30 @@ async def test_a_holder_that_comes_back_first_withdraws_its_death(fleet: Fleet) 
     assert fleet.order == [("one", False)]
     log = await fleet.lp.session((APP, "ada", "one")).read()
     assert "session.error" not in [event.type for event in log]
+
+
+async def test_a_suspect_whose_death_cannot_be_recorded_is_given_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for its lease to run out, and takes that for another death."""
+    await fleet.add("one")
+    await fleet.lp.work.claim("w1", app=APP, lease_seconds=30)
+    fleet.later()
+    (lease,) = await fleet.lp.work.claim("w2", app=APP, lease_seconds=3_000)
+
+    async def commit(*args: object, **given: object) -> None:
+        raise errors.StoreBusy("memory://")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fleet.lp._journal.store), "commit", commit)
+        woken = await Wake(fleet.lp, lease, harness_options(fleet.harness)).put_off(1)
+    assert woken is not None
+    assert woken.reason == "failed"
+    session = await fleet.lp.get((APP, "ada", "one"))
+    assert session.head.worker is None
+    fleet.later(600)
+    await fleet.process()
+    assert fleet.order == [("one", False)]
 
 
 async def test_leases_that_ran_out_while_the_store_was_out_of_reach_count_no_death(

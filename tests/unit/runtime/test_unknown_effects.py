@@ -583,6 +583,76 @@ async def test_an_effect_by_hand_that_is_denied_when_it_is_tried_again_is_still_
     assert (await world.said(), len(bank.calls), len(denied)) == (["paid, I asked"], 1, 1)
 
 
+SUCCEEDED: dict[str, Change] = {**CHANGES, "nothing": lambda bank: (agent_of(bank, "retry"), {})}
+
+
+@pytest.mark.parametrize("change", list(SUCCEEDED))
+async def test_a_success_that_a_suspended_session_recorded_is_the_result(
+    world: World, change: str
+) -> None:
+    """Suspended while it paid, refused by the time it is resumed: the model reads that it paid."""
+    bank = Bank("pays")
+    session = await world.begin("pay")
+
+    async def pay(eur: int, idempotency_key: str) -> str:
+        await session.suspend(actor="user:ada")
+        return await bank.pay(eur, idempotency_key)
+
+    await world.work(Agent(stubborn, [limpet.tool(on_unknown="retry")(pay)]))
+    assert not await results(world)
+    await session.resume(actor="user:ada")
+    agent, how = SUCCEEDED[change](bank)
+    await worked(world, agent, **how)
+    assert (await results(world), len(bank.calls)) == (["paid 40"], 1)
+
+
+@pytest.mark.parametrize("ends", ["pays", "raises"])
+async def test_an_effect_by_hand_with_an_outcome_is_not_refused(world: World, ends: Ends) -> None:
+    """Denied by now, it was performed, or was not: the record says which."""
+    bank, denied = Bank(ends), list[limpet.ToolDenied]()
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            said = await turn.effect("pay", bank.pay, eur=40)
+        except limpet.EffectFailed as error:
+            said = error.error
+        except limpet.ToolDenied as error:
+            denied.append(error)
+            return
+        if turn.attempt == 1:
+            raise Killed
+        await turn.say(said)
+
+    await world.begin("pay")
+    with suppress(Killed):
+        await world.work(harness)
+    world.later()
+    await worked(world, harness, permissions={"pay": "deny"})
+    assert (denied, len(bank.calls)) == ([], 1)
+    assert await world.said() == ["paid 40" if ends == "pays" else "ConnectionError: 503"]
+
+
+async def test_a_call_whose_fallback_is_gone_is_not_made_by_another_tool(world: World) -> None:
+    """The tool whose circuit was open has another bank, which does not know the key."""
+    here, there = Bank("pays"), Bank("dies", "pays")
+    tools = {
+        name: limpet.tool(on_unknown="retry", name=name)(bank.pay)
+        for name, bank in (("pay", here), ("pay_slowly", there))
+    }
+    switch = limpet.ToolSwitch(open=True, fallback="pay_slowly")
+    await world.lp.policies.switch_tool("support", "pay", switch)
+    await world.begin("pay")
+    with suppress(Killed):
+        await world.work(Agent(stubborn, list(tools.values())))
+    assert (here.calls, len(there.calls)) == ([], 1)
+    world.later()
+    await worked(world, Agent(stubborn, [tools["pay"]]))
+    assert not here.calls
+    await decide(world, "happened")
+    await worked(world, Agent(stubborn, [tools["pay"]]))
+    assert await results(world) == ["paid, I asked"]
+
+
 async def test_a_tool_that_is_not_authorized_when_it_is_tried_again_is_asked_about(
     world: World,
 ) -> None:

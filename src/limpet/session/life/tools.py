@@ -42,7 +42,6 @@ from limpet.model import (
     described,
     name_part,
 )
-from limpet.model.facts.isolation import agent_tools
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.migrations import SchemaVersion
 from limpet.session.arguments import check_lease_seconds
@@ -50,7 +49,7 @@ from limpet.session.documents import Internal
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life.lifecycle_policy import LIFECYCLE_ACTOR, call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
-from limpet.session.writer import Handle, acting_agent, writer_of
+from limpet.session.writer import Handle, acting_agent, own_tools, writer_of
 from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
 
@@ -326,15 +325,15 @@ class ToolUse:
 
     def denial(self, name: str) -> str | None:
         """Return why the session's binding does not have this tool; None if it has."""
-        facts = self._session.head.facts
+        facts, writer = self._session.head.facts, writer_of(self._session)
         usable = usable_tools(facts)
-        own = agent_tools(facts, agent := acting_agent(writer_of(self._session)))
         if usable is None:
             return None
+        own = own_tools(writer, facts)
         if name in usable:
             if own is None or name in own:
                 return None
-            return f"the session keeps it from {agent}"
+            return f"the session keeps it from {acting_agent(writer)}"
         if name in degraded_in(facts):
             return "the session was bound without it: it was not available, or not authorized"
         return "the session has not bound it"
@@ -516,7 +515,7 @@ class SessionTools:
         tools of its own sees those."""
         writer = writer_of(self._session)
         facts = writer.known.head.facts
-        own, tools = agent_tools(facts, acting_agent(writer)), tools_in(facts)
+        own, tools = own_tools(writer, facts), tools_in(facts)
         if own is None:
             return tools
         return FrozenDict({name: kept for name, kept in tools.items() if name in own})

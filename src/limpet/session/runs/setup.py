@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
-from limpet.model import Event, Fact, Facts, Head, described
-from limpet.model.facts.isolation import agent_tools
+from limpet.model import Event, Fact, Head, described
 from limpet.model.facts.running.setup import (
     Setup,
     SetupChange,
@@ -29,9 +28,7 @@ from limpet.model.facts.running.setup import (
 )
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.point_in_time import head_now
-
-if TYPE_CHECKING:
-    from limpet.session.writer import Writer
+from limpet.session.writer import Writer, own_tools
 
 Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")  # by strictness
@@ -152,11 +149,7 @@ class SessionSetup:
         """
         facts = (await head_now(self._writer)).facts
         said = await self._permissions_in(setup_in(facts))
-        return permissions_within(said, usable_tools(facts), self._own_tools(facts))
-
-    def _own_tools(self, facts: Facts) -> Collection[str] | None:
-        writer = self._writer
-        return agent_tools(facts, writer.services.agent(writer.actor_or_none(None)))
+        return permissions_within(said, usable_tools(facts), own_tools(self._writer, facts))
 
     async def check_permission(self, tool: str) -> Permission:
         """Return always_allow, always_ask or deny for one tool. Raises SessionNotFound."""
@@ -164,7 +157,7 @@ class SessionSetup:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
         facts = (await head_now(self._writer)).facts
         said = await self._permissions_in(setup_in(facts))
-        return permission_within(said, usable_tools(facts), tool, self._own_tools(facts))
+        return permission_within(said, usable_tools(facts), tool, own_tools(self._writer, facts))
 
     async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
         said: list[Mapping[str, Any]] = [limits_of(setup)]

@@ -300,24 +300,21 @@ def check_left(facts: Facts) -> None:
     _check_least(facts, 1)
 
 
-def check_compute(facts: Facts, running_us: int = 0) -> None:
-    """Raise BudgetReached if it was run for as long as it may, with the wake that runs: then no
-    call is made."""
-    left_us = _compute_left(facts)
-    if left_us is not None and left_us <= running_us:
-        raise errors.BudgetReached("compute_seconds", None, (left_us - running_us) / MILLION)
+def check_overdrawn(facts: Facts, running_us: int = 0) -> None:
+    """Raise BudgetReached if more was spent than a limit allows, with a wake that has run for so
+    long: then no call is made."""
+    _check_least(facts, 0, running_us)
 
 
-def check_overdrawn(facts: Facts) -> None:
-    """Raise BudgetReached if more was spent than a limit allows: then no call is made."""
-    _check_least(facts, 0)
-
-
-def _check_least(facts: Facts, least: int) -> None:
+def _check_least(facts: Facts, least: int, running_us: int = 0) -> None:
+    if "budget" not in facts:  # as most
+        return
     for name, left in _left(facts).items():
         if left < least:
             raise errors.BudgetReached(name, None, left / MILLION if name == "cost" else left)
-    check_compute(facts)
+    left_us = _compute_left(facts)
+    if left_us is not None and left_us <= running_us:
+        raise errors.BudgetReached("compute_seconds", None, (left_us - running_us) / MILLION)
 
 
 # --- folds ----------------------------------------------------------------------------------------

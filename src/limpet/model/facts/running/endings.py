@@ -150,9 +150,12 @@ def due_us(facts: Facts) -> int | None:
 
 
 def fold_transition(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    """The phase it leads to. A session that ends waits for no answer."""
+    """The phase it leads to. A session that ends waits for no answer, and is no suspect."""
     changes = phases.fold(facts, data, at)
-    return changes | requests.closed(facts, at) if data["to"] in ENDED else changes
+    if data["to"] not in ENDED:
+        return changes
+    changes |= requests.closed(facts, at)
+    return changes | deaths.cleared(with_changes(facts, changes), at)
 
 
 def fold_intended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

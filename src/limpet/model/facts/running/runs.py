@@ -415,11 +415,28 @@ def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
     if data.get("kind") != "wake":
         return {}
     changes = budgets.fold_compute(facts, data) if budgets.COMPUTE in data else {}
+    if data.get("name") == "settle":
+        return changes | _settled(facts, at)
     if turn is None or turn["span"] != data["span_id"]:
         return changes
     if data.get("got_on"):
         facts = with_changes(facts, deaths.got_on(facts))
     return changes | _run(facts, turn=FrozenDict({**turn, "span": None}), fence=data["fence"])
+
+
+def _settled(facts: Facts, at: Moment) -> Changes:
+    """A wake without a turn has ended by itself: no death is left to be followed up."""
+    if not deaths.is_suspect(facts):
+        return {}
+    changes = deaths.cleared(facts, at)
+    stop = settled_stop(facts)
+    return changes | _run(with_changes(facts, changes), retry_us=None, error=None, stop=stop)
+
+
+def settled_stop(facts: Facts) -> StopReason:
+    """Return the reason of the last stop, apart from a death that was to be followed up."""
+    stop: StopReason = run_in(facts).get("stop", "end_turn")
+    return "end_turn" if stop == "rescheduling" and turn_in(facts) is None else stop
 
 
 def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

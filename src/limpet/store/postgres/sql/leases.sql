@@ -61,11 +61,16 @@ RETURNING s.fence, s.lease_us, n.now_us, s.facts::text, s.uid, n.worker, n.lease
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
 
 -- name: claim
--- The rows beside the leases are as the statement found them: with the lease that was there before.
+-- The rows beside the leases are as the statement found them: with the lease that was there before. Each is
+-- looked up by itself (LIMIT): nobody knows how many leases the function returns, and for a thousand the
+-- planner would read the whole table.
 SELECT c.app, c.owner, c.id, c.uid, c.fence, c.until_us, c.claimed_us, c.facts, s.worker, s.lease_us, s.leased_us,
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
 FROM limpet.claim($1, $2, $3, $4) WITH ORDINALITY AS c (app, owner, id, uid, fence, until_us, claimed_us, facts, i)
-LEFT JOIN limpet.sessions s ON s.app = c.app AND s.owner = c.owner AND s.id = c.id AND s.fence = c.fence - 1
+LEFT JOIN LATERAL (
+    SELECT l.worker, l.lease_us, l.leased_us FROM limpet.sessions l
+    WHERE l.app = c.app AND l.owner = c.owner AND l.id = c.id AND l.fence = c.fence - 1 LIMIT 1
+) s ON true
 ORDER BY c.i
 
 -- name: measure_again
