@@ -53,7 +53,7 @@ async def test_the_words_of_a_user_are_the_users(backend: Backend, role: str) ->
     s = await lp.create(*ADA)
     said = await s.append("user.message", SAID, actor="user:ada", set={"n": 1}, id="m1")
     again = await s.append("user.message", SAID, actor="user:ada", set={"n": 1}, id="m1")
-    whole = {"items": ["a" * 100]}
+    whole = {"text": "both of them", "items": ["a" * 100]}
     await s.append("user.message", whole, actor="user:ada", set={"last": whole})
     read = await (await backend.lp.get(*ADA)).read()
     events = [event for event in read if event.type == "user.message"]
