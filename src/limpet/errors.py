@@ -418,8 +418,9 @@ class AccessDenied(AccessError, code="access.denied"):
         if self.actor is not None:
             return (
                 f"this principal may not write to {self.resource} as {self.actor!r} "
-                f"({self.denial}). Leave out actor=; or, for a backend that records what users "
-                f"say, create its key with --speaks-for user, and name the session's own user."
+                f"({self.denial}). Leave out actor=. What a session's own user says, a backend "
+                f"may append under that name: with a key made with --speaks-for user. Answers, "
+                f"approvals, interrupts and lifecycle stay its own."
             )
         if self.scope is not None:
             return (

@@ -127,6 +127,10 @@ async def test_an_archived_session_is_read_from_its_file(tmp_path: Path) -> None
             assert (await after.read_cited(relation)).output == {"report": ref.data}
         assert (await after.read_cited(second)).values == {"m": 2}
         assert await after.blobs.get(ref) == BYTES
+        with pytest.raises(errors.InvalidInput, match=r"as lp\.session\(key\)"):
+            await after.cite(await lp.get(before.key, archived=True), fields=("n",))
+        named = await after.cite(lp.session(before.key), fields=("n",))
+        assert (await after.read_cited(named)).values == {"n": 1}
         await lp.unarchive(before.key)
         assert (await after.read_cited(second)).values == {"m": 2}
         assert await after.blobs.get(ref) == BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -304,6 +305,17 @@ async def test_a_client_warns_before_it_sends_a_key_in_plain_text(
     with pytest.raises(LimpetError):
         await limpet.open(FAR, token="lk_x")
     assert warned(caplog) == [f"plain HTTP: store={FAR} code={PLAIN}"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_program_without_logging_is_warned_by_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A warning that goes to a log that nobody reads would be none."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    shown = pytest.warns(RuntimeWarning, match=f"^{PLAIN}: {FAR} is reached without TLS")
+    with shown, pytest.raises(LimpetError):
+        await limpet.open(FAR, token="lk_x")
 
 
 async def test_a_client_of_the_same_machine_does_not_warn(

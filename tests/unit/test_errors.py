@@ -61,6 +61,7 @@ RAISED = {"GraphInvalid", "InvalidInput", "SessionError", "TurnMisused"}  # bran
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
     "denial": "access_denied",
+    "scope": "write",
     "source": limpet.Key("shop", "ada", "1"),
     "action": "read",
     "resource": "shop/ada/1",

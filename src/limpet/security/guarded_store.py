@@ -838,7 +838,7 @@ class GuardedStore:
                 elif VIA in draft.data:
                     raise InvalidEvent(
                         f"{VIA!r} in the data of {draft.type} is recorded by Limpet, when somebody "
-                        "speaks for a user"
+                        "speaks for a user; use another name"
                     )
             drafts.append(draft)
         return tuple(drafts)

@@ -267,7 +267,10 @@ def _key_here(own: Writer, other: Writer) -> Key:
     store may have opened them."""
     key = other.known.key
     if other.services.system.journal is not own.services.system.journal:
-        raise InvalidInput(f"{key} is open in another store. Cite sessions of one store.")
+        raise InvalidInput(
+            f"{key} is open in another store, or was read from its archived file. Cite sessions of "
+            "one store, an archived one as lp.session(key)."
+        )
     return key
 
 

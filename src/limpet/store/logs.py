@@ -50,3 +50,14 @@ def error_name(error: BaseException) -> str:
     """The type of an error, and the code that a server gave it."""
     code = getattr(error, "sqlstate", None)
     return type(error).__name__ if code is None else f"{type(error).__name__}({code})"
+
+
+def is_heard(log: logging.Logger) -> bool:
+    """True if the program has configured logging: a handler other than a NullHandler gets what is
+    logged here."""
+    logger: logging.Logger | None = log
+    while logger is not None:
+        if any([not isinstance(each, logging.NullHandler) for each in logger.handlers]):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False

@@ -75,7 +75,7 @@ def test_a_class_has_the_names_that_are_meant_to_be_public_and_no_others(of: typ
     assert names - pinned == more
 
 
-RULE = Path(__file__).parents[3] / "docs" / "decisions" / "session-or-above.md"
+RULE = Path(__file__).parents[3] / "docs" / "decisions" / "0033-session-or-above.md"
 # Of a session, and of a session that is named by its key, or of all of them.
 BOTH = {"app", "resume", "status"}
 

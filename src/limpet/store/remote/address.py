@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limpet.errors import InvalidInput, InvalidURL
-from limpet.store.logs import REMOTE, SHOWN
+from limpet.store.logs import REMOTE, SHOWN, is_heard
 from limpet.store.protocol import Check
 from limpet.store.remote.messages import PATH
 from limpet.store.remote.tls import Tls, is_pinned
@@ -94,8 +95,8 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_if_plain(address: Address) -> None:
-    """Log a warning if keys and sessions are about to travel in plain text. Called once for each
-    client, before anything is sent."""
+    """Log a warning if keys and sessions are about to travel in plain text, and let Python show it
+    if nobody reads the log. Called once for each client, before anything is sent."""
     if address.in_plain:
         shown = (
             f"{PLAIN_HTTP}: {address.url} is reached without TLS. The key and all sessions can be "
@@ -104,6 +105,8 @@ def warn_if_plain(address: Address) -> None:
         REMOTE.warning(
             "plain HTTP: store=%s code=%s", address.url, PLAIN_HTTP, extra={SHOWN: shown}
         )
+        if not is_heard(REMOTE):
+            warnings.warn(shown, RuntimeWarning, stacklevel=2)
 
 
 def transport_check(url: str) -> Check:
