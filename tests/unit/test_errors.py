@@ -188,7 +188,6 @@ ARGUMENTS: dict[str, Any] = {
     "tool": "search",
     "failures": ("tools: search not bound",),
     "needed": 200,
-    "scope": "write",
 }
 
 

@@ -71,6 +71,7 @@ from limpet.model.facts.isolation import (
     lent_labels,
 )
 from limpet.model.facts.moves import (
+    CHECKPOINTS_PART,
     EXPECTED,
     LOG,
     MOVES,
