@@ -220,7 +220,7 @@ async def relate(
     answers = await journal.commit(commits)
     for (side, _), draft, answer in zip(sides, drafts, answers, strict=True):
         await side.absorb(journal, answer, (draft,))
-    # Who may write here and not read is answered without what was recorded before.
+    # One who may write here and not read is answered without what was recorded before.
     return relation_in(structs.replace(answers[0].events[0], data=drafts[0].data))
 
 

@@ -95,7 +95,9 @@ def test_what_is_not_guarded_is_not_there() -> None:
 SYSTEM = {
     "runtime/children.py",
     "session/acting.py",
+    "session/citations.py",
     "session/life/archive.py",
+    "session/life/transitions.py",
     "session/erasure.py",
     "session/history/checkpoints.py",
     "session/history/history.py",
