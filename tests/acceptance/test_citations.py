@@ -209,9 +209,15 @@ async def test_a_move_of_either_ends_what_may_be_read() -> None:
         assert (await eu.move(before.key, us)).success
         with pytest.raises(errors.RelationNotFound):
             await after.read_cited(relation)
+        assert (await us.move(before.key, eu)).success
+        with pytest.raises(errors.RelationNotFound):  # also once it is back
+            await after.read_cited(relation)
+        again = await after.cite(eu.session(before.key), fields=("n",))
+        assert (await after.read_cited(again)).values == {"n": 1}
+        assert (await eu.move(before.key, us)).success
         assert (await eu.move(after.key, us)).success
         there = await us.get(after.key)
-        assert [each.fields for each in await there.relations()] == [()]
+        assert {each.fields for each in await there.relations()} == {()}
         with pytest.raises(errors.RelationNotFound):
             await there.read_cited(relation)
 
@@ -256,6 +262,23 @@ async def test_a_successor_in_another_task_reads_through_the_relation() -> None:
         stranger = lp.acting_as(owner("ada", "t3"))
         with pytest.raises(errors.AccessDenied):
             await stranger.session(after.key).read_cited(relation.id)
+
+
+async def test_a_session_ends_what_another_one_reads_of_it() -> None:
+    """Also if those who end it may not enter the one that reads; and it can be related again."""
+    async with limpet.open("memory://") as lp:
+        before, after = [
+            await lp.create("support", "ada", id, isolation=Isolation("per_task", task=task))
+            for id, task in (("before", "t1"), ("after", "t2"))
+        ]
+        await before.complete("done", actor=ADA)
+        own = lp.acting_as(owner("ada", "t1")).session(before.key)
+        for _ in range(2):
+            relation = await after.relate(before, "predecessor", outputs=True, actor=ADA)
+            assert (await after.read_cited(relation)).output == "done"
+            await own.unrelate((await own.relations())[0])
+            with pytest.raises(errors.RelationNotFound):
+                await after.read_cited(relation)
 
 
 async def test_nobody_makes_up_a_relation_to_read_by() -> None:

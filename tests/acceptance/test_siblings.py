@@ -142,6 +142,17 @@ async def test_sessions_without_an_agent_have_that_of_their_app(desk: Limpet) ->
         await lp.get("desk", "ada", "home")
 
 
+async def test_an_agent_named_like_the_app_is_another_one(desk: Limpet) -> None:
+    """A session without an agent is not one of the agent that happens to have this name."""
+    await desk.agents.put("desk", {"model": "small"}, actor="user:ada")
+    await desk.create("desk", "ada", "like the app", agent="desk")
+    acting = desk.acting_as(WORKER)
+    for home, other in (("default", "like the app"), ("like the app", "default")):
+        lp = await at_work(acting, limpet.Key("desk", "ada", home))
+        with pytest.raises(AccessDenied):
+            await lp.get("desk", "ada", other)
+
+
 async def test_a_session_looks_after_what_it_delegated(desk: Limpet) -> None:
     """A child of another agent is entered by its parent; and the child does not enter it."""
     keys: list[limpet.Key] = []

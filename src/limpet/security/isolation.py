@@ -125,7 +125,7 @@ def sibling_denial(home: Head, action: Action, head: Head, agent: str | None) ->
     if it may: the sessions of one agent know of each other, those of others only if they say so.
     What a session has delegated it looks after, and what lets in everybody, or names the agents
     that it is for, lets these in too."""
-    if head.key == home.key or agent_in(head.key, head.facts) == agent_in(home.key, home.facts):
+    if head.key == home.key or _agent_at_work(head) == _agent_at_work(home):
         return None
     isolation = head.facts.get("isolation", _NONE)
     named = isolation.get("model") == "per_agent" and agent in isolation.get("agents", _NONE)
@@ -135,6 +135,11 @@ def sibling_denial(home: Head, action: Action, head: Head, agent: str | None) ->
         return None
     denial: Denial = "agent_read_denied" if action in _READING else "agent_write_denied"
     return denial if head.key.user == home.key.user else "access_denied"
+
+
+def _agent_at_work(head: Head) -> tuple[bool, str]:
+    """The agent of a session; one in its setup is never that of an app with the same name."""
+    return head.facts.get("agent") is not None, agent_in(head.key, head.facts)
 
 
 def narrowed_to(principal: Principal, head: Head) -> Principal:

@@ -33,8 +33,10 @@ from limpet.errors import (
 )
 from limpet.model import EMPTY, Commit, Head, Key, canonical, described, scope_of, to_time
 from limpet.model.facts.isolation import isolation_in
+from limpet.model.facts.moves import ARRIVED
 from limpet.model.facts.phases import TYPES, archive_place
-from limpet.model.facts.relations import CITED_MAX, ReadTerms, RelationKind, related
+from limpet.model.facts.relations import CITED_MAX, UNRELATED, ReadTerms, RelationKind, related
+from limpet.model.limits import PAGE_MAX
 from limpet.model.state.types import Ref
 from limpet.model.values import FrozenDict
 from limpet.session.blobs import AnyRef, hash_of, kept_blob, read_blob_chunk
@@ -374,6 +376,8 @@ async def _source(own: Writer, recorded: InForce) -> Source:
         raise CrossSessionAccessDenied(relation.key, citing, reason=_NOT_ANY_MORE) from denied
     if source.uid != recorded.uid:  # another session has the key
         raise RelationNotFound(relation.id)
+    if await _is_ended_there(source, recorded, (await head_now(own)).uid):
+        raise RelationNotFound(relation.id)
     check_reaches(relation.key, source.head, citing)
     if services.guard is not None:
         from limpet.security.access import Resource
@@ -384,6 +388,22 @@ async def _source(own: Writer, recorded: InForce) -> Source:
             if not services.guard.allows("read", field):
                 raise CrossSessionAccessDenied(key, citing, reason=_NOT_ANY_MORE)
     return source
+
+
+async def _is_ended_there(source: Source, recorded: InForce, citing: str) -> bool:
+    """True if the other session has been at another node since it was cited, or has itself ended
+    its relations of this kind with the one that cites it, whose uid this is."""
+    assert recorded.reads is not None
+    store, key, after = source.journal.store, source.head.key, recorded.reads.version
+    mirrored = f"related/{recorded.relation.kind}/from/{citing}"
+    types = (ARRIVED, UNRELATED)
+    while page := await store.read(key, after=after, limit=PAGE_MAX, reverse=False, types=types):
+        for event in page:
+            ended = "" if event.data is None else event.data.get("relation", "")
+            if event.type == ARRIVED or ended == mirrored or ended.startswith(f"{mirrored}/"):
+                return True
+        after = page[-1].seq
+    return False
 
 
 async def cited_chunk(own: Writer, hash: str, number: int) -> tuple[bytes, int]:
