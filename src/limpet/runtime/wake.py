@@ -349,7 +349,7 @@ class Wake:
         return None
 
     async def _commit_blindly(self, fact: Draft, *, release: bool = False) -> Facts:
-        """Record a fact under the lease, on whatever the session is by now."""
+        """Record a fact under the lease, at whichever version the session is by now."""
         lease = self.lease
         prepared = self._journal.prepare(fact, self._worker)
         commit = Commit(
@@ -406,7 +406,7 @@ class Wake:
             raise
 
     async def _withdraw(self) -> None:
-        """The lease ran out while this worker lived: that is no death, if nobody came yet."""
+        """The lease ran out while this worker lived: not a death, if nobody has claimed it yet."""
         with suppress(LimpetError):
             await self._lp.work.release(self.lease)
 

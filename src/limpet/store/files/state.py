@@ -76,7 +76,7 @@ COMPACT_BYTES: Final = 16 * 2**20  # of segments, from which on they are compact
 COMPACT_SECONDS: Final = 3_600.0  # after which they are in any case, if there is enough in them
 _FEED_FRAMES_CACHED: Final = 8
 _READS_MAX: Final = 16  # of one thing, while another process compacts the log
-NEWEST_LOST: Final = "its newest events may be in lines that cannot be read"
+_NEWEST_LOST: Final = "its newest events may be in lines that cannot be read"
 _ACCEPT: Final = "To go on without them, open the store once with ?damage=accept"
 _ANY: Final = 0  # no session has this row
 _NAME: Final = rb'"(?:[^"\\]|\\.)*"'
@@ -369,7 +369,7 @@ class FilesState:
         if entry is None and self.index.keys_lost:
             raise SessionCorrupt(key, f"it may have been in lines that cannot be read. {_ACCEPT}")
         if entry is not None and entry.row in self.index.doubtful:
-            raise SessionCorrupt(key, f"{NEWEST_LOST}. {_ACCEPT}")
+            raise SessionCorrupt(key, f"{_NEWEST_LOST}. {_ACCEPT}")
 
     def accept_damage(self) -> None:
         """Go on without what is lost: a person has decided so."""

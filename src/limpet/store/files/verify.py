@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from limpet.model import Fold, Key, is_reserved
 from limpet.store.blobs import BlobVerifier
@@ -15,7 +15,7 @@ from limpet.store.files.lines import ErasedLine, SegmentLine, SnapshotLine, crc_
 from limpet.store.files.log import read_line
 from limpet.store.files.reader import FilesReader, scope_row
 from limpet.store.files.snapshot import files_of, pieces
-from limpet.store.files.state import BLOBS, FORMAT, NEWEST_LOST, FilesState, chunk_in, upload_name
+from limpet.store.files.state import BLOBS, FORMAT, FilesState, chunk_in, upload_name
 from limpet.store.jobs import Pace
 from limpet.store.protocol import Check, Finding, Progress, Report, plural, size
 from limpet.store.sqlite.doctor import event_loop
@@ -23,6 +23,7 @@ from limpet.store.sqlite.file.filesystems import disk_space
 from limpet.store.verify import NameVerifier, Stored, verify_session
 
 T = TypeVar("T")
+_MAYBE_NOT_LAST: Final = "may not be the last: newer ones may be in lines that cannot be read"
 
 
 class FilesVerification:
@@ -89,7 +90,7 @@ class FilesVerification:
         if head.version != entry.last:
             findings.append(Finding("head", "has another version than its log", head.key))
         if entry.row in state.index.doubtful:
-            findings.append(Finding("session", NEWEST_LOST, head.key, head.version))
+            findings.append(Finding("event", _MAYBE_NOT_LAST, head.key, head.version))
         if not reader.holds(entry):
             findings.append(Finding("head", UNHELD, head.key, head.version))
         return findings + list(self._blobs(entry)), events
