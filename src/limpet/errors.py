@@ -220,6 +220,9 @@ class InvalidQuery(InvalidInput, code="query.invalid"):
 
 
 class InvalidCursor(InvalidInput, code="query.cursor"):
+    """A cursor is malformed or belongs to another query, or a position to another feed. Pass
+    page.cursor or entry.position unchanged, or None."""
+
     of: Literal["page", "feed"] = "page"
 
     def _describe(self) -> str:
@@ -298,6 +301,9 @@ class ReservedType(InvalidInput, code="event.reserved"):
 
 
 class ReservedApp(InvalidInput, code="app.reserved"):
+    """A verb for sessions got an app that begins with `$`; those apps hold documents. Use
+    lp.documents, or choose another app."""
+
     app: str
 
     def _describe(self) -> str:
@@ -363,6 +369,10 @@ class SchemaViolation(InvalidInput, code="state.schema_violation", status=422):
 
 
 class FieldAccessDenied(InvalidInput, code="state.access_denied", status=403):
+    """A field of typed state was to be written by an actor whose role may not, or is hidden from
+    the principal that opens it. Write it as one of the `allowed` roles, or read without a
+    state_type."""
+
     field: str
     actor: str
     allowed: tuple[str, ...]
@@ -431,6 +441,9 @@ class AccessDenied(AccessError, code="access.denied"):
 
 
 class CrossSessionAccessDenied(AccessError, code="share.denied"):
+    """Two sessions may not share or cite these fields: they are of different apps or users, or the
+    share grants less. Share within one app and user, and ask for the access that was granted."""
+
     source: object
     target: object
     field: str | None = None
@@ -491,6 +504,9 @@ class TokenAddressMismatch(TokenError, code="token.address_mismatch", status=403
 
 
 class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=True):
+    """The session has used its `limit` of requests of this `operation` for now. Try again after
+    `retry_after_seconds`."""
+
     audit_code = "rate_limited"
     operation: str
     limit: int
@@ -512,6 +528,9 @@ class TooManyRequests(AccessError, code="request.too_many", status=429, retryabl
 
 
 class RequestSuspicious(TokenError, code="access.suspicious", status=403):
+    """The request is unlike the others of its session, in the ways that `signals` names. Look at
+    the audit, or only flag such requests: TokenPolicy(anomaly="flag")."""
+
     audit_code = "anomalous_request"
     signals: tuple[str, ...]
 
@@ -566,6 +585,9 @@ class ShareNotFound(SessionError, LookupError, code="share.not_found", status=40
 
 
 class SessionHasForks(SessionError, code="session.has_forks"):
+    """A session to be erased has forks. Erase them too with forks="erase", or let them keep their
+    base with forks="keep"."""
+
     key: object
     forks: tuple[object, ...]
 
@@ -584,6 +606,9 @@ ConflictOn: TypeAlias = Literal["session", "schema", "name", "log"]
 
 
 class SessionConflict(SessionError, code="session.conflict", retryable=True):
+    """Another writer committed first. Refresh, decide again and retry; without `expect` an append
+    rebases."""
+
     key: object
     on: ConflictOn
     expected: object
@@ -605,6 +630,9 @@ class SessionConflict(SessionError, code="session.conflict", retryable=True):
 
 
 class SessionFenced(SessionError, code="session.fenced"):
+    """The lease of this worker has ended, or another worker has claimed the session since. Claim it
+    again before writing."""
+
     key: object
     fence: int
     current: int
@@ -635,6 +663,9 @@ class SessionTyped(SessionError, code="session.typed"):
 
 
 class SessionSuspended(SessionError, code="session.suspended"):
+    """The session is suspended, or resumed and not active yet. Call s.resume(), or s.activate() if
+    it is resumed."""
+
     key: object
     phase: str = "suspended"
 
@@ -675,6 +706,9 @@ class ReclaimRefused(SessionError, code="session.reclaim_refused"):
 
 
 class InvalidTransition(SessionError, code="session.invalid_transition"):
+    """The phase of the session has no such transition; `allowed` names those it has. Refresh the
+    session and look at s.phase."""
+
     phase: str
     event: str
     allowed: tuple[str, ...] = ()
@@ -691,6 +725,9 @@ class InvalidTransition(SessionError, code="session.invalid_transition"):
 
 
 class GuardFailed(SessionError, code="session.guard_failed"):
+    """A guard, an exit criterion or a hook refused the transition, and nothing was recorded. Fix
+    the cause, then try again."""
+
     phase: str
     event: str
     reason: str
@@ -709,6 +746,9 @@ def _participle(event: str) -> str:
 
 
 class SessionIntegrity(SessionError, code="session.integrity"):
+    """The session cannot be resumed, and stays suspended; `failures` says why. Fix each failure,
+    then resume it again."""
+
     key: object
     failures: tuple[str, ...]
 
@@ -725,6 +765,9 @@ class SessionNotLoaded(SessionError, code="session.not_loaded"):
 
 
 class SessionCorrupt(SessionError, code="session.corrupt", status=500):
+    """Stored data of the session is damaged, or it is sealed and the store was opened without its
+    keys. Open a sealed store with its keys; else verify the session and restore a backup."""
+
     key: object
     reason: str
 
@@ -769,6 +812,9 @@ class FollowerBehind(SessionError, code="follow.behind", retryable=True):
 
 
 class NoCheckpoint(SessionError, LookupError, code="checkpoint.none", status=404):
+    """The session has no checkpoint, or not this one. Make one with s.checkpoint(), or list them
+    with s.history.checkpoints()."""
+
     key: object
     number: int | None = None
 
@@ -819,6 +865,9 @@ class ToolLocked(SessionError, code="tool.locked", status=423, retryable=True):
 
 
 class DocumentNotFound(SessionError, LookupError, code="document.not_found", status=404):
+    """The collection has no document of this name, or not in this version. Look with list() or
+    history(), or put it first."""
+
     collection: str
     name: str
     version: int | None = None
@@ -835,6 +884,9 @@ class DocumentNotFound(SessionError, LookupError, code="document.not_found", sta
 
 
 class DocumentConflict(SessionError, code="document.conflict", retryable=True):
+    """A document is not at the version in `expect`. Get it again, decide again, and put the result
+    with the version that you read."""
+
     collection: str
     name: str
     expected: int
@@ -879,6 +931,9 @@ class HeartbeatRefused(SessionError, code="work.heartbeat", status=412):
 
 
 class PromotionRefused(SessionError, code="promotion.refused"):
+    """A learning does not pass the gates of its app; `unmet` names them. Promote it again when they
+    hold, or change them with lp.policies.gates."""
+
     agent: str
     text: str
     unmet: tuple[str, ...]
@@ -898,6 +953,9 @@ class ProposalNotFound(SessionError, LookupError, code="promotion.not_found", st
 
 
 class ProposalDecided(SessionError, code="promotion.decided"):
+    """The proposal was accepted, refused or withdrawn already, or has expired, and a decision
+    stands. lp.withdraw removes what a session contributed; lp.propose proposes again."""
+
     id: str
     decision: str
     actor: str | None = None  # who decided it
@@ -1125,6 +1183,9 @@ class DiffMismatch(StateError, code="diff.mismatch"):
 
 
 class MergeConflict(StateError, code="merge.conflict"):
+    """Both sides of a merge changed the same places differently. Resolve the `places`, or give them
+    a policy."""
+
     places: tuple[str, ...]
     conflicts: tuple[Any, ...] = ()  # each with base, a and b of its place
 
@@ -1136,6 +1197,9 @@ class MergeConflict(StateError, code="merge.conflict"):
 
 
 class ScopeFull(StateError, code="scope.full"):
+    """The commit would exceed a limit on `app:` or `user:` names, and nothing was written. Delete
+    names that are not needed, or keep the values in fields of a session."""
+
     app: str
     user: str
     what: str
@@ -1199,6 +1263,9 @@ class MigrationError(StateError, SessionError, code="migration.error"):
 
 
 class MigrationMissing(MigrationError, code="migration.missing"):
+    """No registered migrations lead from the version of the stored state to that of the code.
+    Register the missing one."""
+
     kind = "migration_missing"
     from_version: str
     to_version: str
@@ -1221,6 +1288,9 @@ class MigrationMissing(MigrationError, code="migration.missing"):
 
 
 class MigrationAmbiguous(MigrationError, code="migration.ambiguous"):
+    """Several equally good `paths` of migrations lead to the version of the code. Remove one, or
+    register a shorter one."""
+
     kind = "migration_chain_ambiguous"
     from_version: str
     to_version: str
@@ -1238,6 +1308,9 @@ class MigrationAmbiguous(MigrationError, code="migration.ambiguous"):
 
 
 class MigrationFailed(MigrationError, code="migration.failed", status=500):
+    """The function of a migration step raised, or did not return a dict that can be stored. Fix it,
+    then load again."""
+
     kind = "migration_failed"
     from_version: str
     to_version: str
@@ -1254,6 +1327,9 @@ class MigrationFailed(MigrationError, code="migration.failed", status=500):
 
 
 class SchemaIncompatible(MigrationError, code="schema.incompatible"):
+    """The code cannot read the version in which the state is stored. Run the code that wrote it, or
+    register a migration."""
+
     kind = "incompatible"
     stored: str
     wanted: str
@@ -1343,6 +1419,9 @@ _UNKNOWN: Final[dict[Asked, str]] = {
 
 
 class StoreFailed(StoreError, code="store.failed", retryable=True):
+    """The store or its server reports an error that no other code describes; `asked` says what is
+    unknown. Retry: what was recorded is not recorded twice."""
+
     where: str
     reason: str
     asked: Asked = "write"
@@ -1403,6 +1482,9 @@ class SealBroken(StoreError, code="server.seal", status=400):
 
 
 class SealUnavailable(StoreError, code="store.seal", retryable=True):
+    """The seal could not provide or destroy the keys of `owners`, and nothing was read, written or
+    erased. Make the key service reachable, then retry."""
+
     owners: Sequence[str]
     reason: str
     doing: Literal["provide", "destroy"] = "provide"
@@ -1518,6 +1600,9 @@ class BackupRefused(StoreError, code="backup.refused", status=409):
 
 
 class BackupDamaged(StoreError, code="backup.damaged", status=409):
+    """The sessions of a backup do not verify, and nothing was replaced. Restore another backup, or
+    this one anyway with damaged=True (--damaged)."""
+
     where: str
     findings: tuple[str, ...]
 
@@ -1594,6 +1679,9 @@ class Unrecorded(msgspec.Struct, frozen=True):
 
 
 class FlushFailed(StoreError, code="flush.failed", status=409):
+    """Events that were queued by append_soon could not be recorded; `unrecorded` has key, drafts
+    and error for each session. Look at each error, and send the drafts again with append_many."""
+
     unrecorded: Sequence[Unrecorded]
     during: Literal["flush", "write"] = "flush"
 
@@ -1767,6 +1855,9 @@ class RoutingError(GraphRunError, code="graph.routing_failed"):
 
 
 class StateValidationError(GraphRunError, code="graph.state_invalid", status=422):
+    """A state or an update is not valid: a wrong type, an unknown field, not a dict. Correct the
+    `fields`; stored state may need a migration."""
+
     where: str
     invalid_fields: tuple[str, ...]
     reason: str
@@ -1824,6 +1915,9 @@ class CheckpointInUse(
 
 
 class CheckpointSuperseded(CheckpointError, code="checkpoint.superseded", status=409, exit_code=3):
+    """The invocation was resumed already, as `resumed_as`, and nothing ran. Resume that one to go
+    on from there, or start a new invocation."""
+
     resumed_as: str
     now: str
 

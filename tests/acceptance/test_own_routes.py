@@ -362,7 +362,14 @@ async def test_a_session_without_an_id_gets_a_new_one(place: Place) -> None:
     assert len(ids_made) == 2
     refused = await HttpDoor(place.door.url).post(SESSIONS, {"app": "shop"})
     assert (refused.status, code_of(refused)) == (400, "input.invalid")
-    for wrong in ({"id": " "}, {"app": "$keys"}, {"state": [1]}, {"labels": {"": "x"}}):
+    wrong: dict[str, Any]
+    for wrong in (
+        {"id": " "},
+        {"app": "$keys"},
+        {"state": [1]},
+        {"labels": {"": "x"}},
+        {"agent": "support"},
+    ):
         refused = await place.door.post(SESSIONS, {**ORDER, **wrong})
         assert refused.status == 400, wrong
     assert await place.lp.find("shop", "bob", "o 7") is None

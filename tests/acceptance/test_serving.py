@@ -229,7 +229,7 @@ def test_every_protocol_of_a_store_is_offered_or_has_a_form_of_its_own() -> None
     # By pulses, partials, the greeting, and what the link counts.
     own = {"ActsAs", "Hints", "Live", "Channel", "Travels"}
     # Files, probes, keys, and what its guard asks: the server's.
-    not_offered = {"Backups", "DerivesFiles", "Probed", "RingBinding", "UidIndex"}
+    not_offered = {"Backups", "CompactsLog", "KeepsMirror", "Probed", "RingBinding", "UidIndex"}
     known = {each.protocol.__name__ for each in methods.ABILITIES} | own | not_offered
     known |= {"KeepsBlobs", "KeepsMarks", "LeaseStore", "Seal", "MarkingSeal"}
     found = {

@@ -84,6 +84,10 @@ async def test_a_token_opens_its_session_and_nothing_else(place: Place) -> None:
     for path in ("/v1/sessions", "/v1/agents", "/limpet/v1/sessions", "/limpet/v1/inbox"):
         assert (await door.get(path)).status == 403, path
     assert (await door.get("/metrics")).status == 403
+    reader = place.door(await place.issue(scope=("read",)))
+    refused = await reader.post("/limpet/v1/sessions", {"user": "ada"})
+    assert refused.status == 403
+    assert "scope" not in refused.body["error"]["details"], "no scope opens it"
     # A header that names another user does not lead to that user's session of the same id.
     assert (await door.get(ONE, limpet_user="bob", limpet_app="shop")).status == 404
     assert (await door.get(ONE, limpet_user="ada", limpet_app="shop")).status == 200

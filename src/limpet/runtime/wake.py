@@ -351,7 +351,7 @@ class Wake:
         return None
 
     async def _commit_blindly(self, fact: Draft, *, release: bool = False) -> Facts:
-        """Record a fact under the lease, on whatever the session is by now."""
+        """Record a fact under the lease, at whichever version the session is by now."""
         lease = self.lease
         prepared = self._journal.prepare(fact, self._worker)
         commit = Commit(

@@ -683,7 +683,7 @@ class GuardedStore:
 
     async def _kin(self, commits: Sequence[Commit]) -> frozenset[Key]:
         """The children that a session of this commit delegates to or is completed with, and the
-        parents of sessions of this commit that are told of their end. Both work in an app and a
+        parents of sessions of this commit that learn of their end. Both work in an app and a
         task of their own, and who may write to the one tells the other: the log of each names it.
         """
         kin: set[Key] = set()

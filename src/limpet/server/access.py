@@ -310,13 +310,18 @@ class TokenGate:
             address = connection.client.host
         named = connection.path_params.get("session_id")
         operation = _OUTSIDE if named is None else note.operation
-        claims = await self._tokens.check(
-            token,
-            operation=operation,
-            address=address,
-            nonce=header_of(connection, NONCE_HEADER),
-            session_id=None if named is None else _session_id(str(named)),
-        )
+        try:
+            claims = await self._tokens.check(
+                token,
+                operation=operation,
+                address=address,
+                nonce=header_of(connection, NONCE_HEADER),
+                session_id=None if named is None else _session_id(str(named)),
+            )
+        except AccessDenied as denied:
+            if named is None:  # no scope opens it
+                raise AccessDenied(denied.denial, denied.action, denied.resource) from None
+            raise
         principal = claims.principal
         if named is None:
             error = AccessDenied("access_denied", operation, str(Resource.of(claims.key)))

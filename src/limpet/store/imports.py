@@ -1,9 +1,9 @@
 """Imports of our own modules at first use: what the operating system refuses is an error of ours.
 
 `import limpet` is light because most verbs load their modules when they are first called. In a
-process without a free file descriptor that fails, and the caller gets StoreBusy, as from whatever
-else cannot be opened; the same call succeeds once there is one. The finder stands before Python's
-own, which does the work; modules of others pass through it only as imports of ours.
+process without a free file descriptor that fails, and the caller gets StoreBusy, as for any other
+file that cannot be opened; the same call succeeds once there is one. The finder stands before
+Python's own, which does the work; modules of others pass through it only as imports of ours.
 """
 
 from __future__ import annotations

@@ -70,3 +70,11 @@ async def test_the_page_of_errors_has_every_code_once() -> None:
         reply = await ask(build(lp), "GET", "/errors")
     assert sorted(re.findall(r'id="([^"]+)"', reply.body.decode())) == sorted(error_classes())
     assert reply.headers["content-type"].startswith("text/html")
+
+
+async def test_the_page_of_errors_explains_every_code() -> None:
+    """A link from an error never leads to an entry without a text."""
+    async with limpet.open("memory://") as lp:
+        reply = await ask(build(lp), "GET", "/errors")
+    texts = re.findall(r"(?:a retry may help|fails again)\. (.*)", reply.body.decode())
+    assert (len(texts), [text for text in texts if not text.strip()]) == (len(error_classes()), [])

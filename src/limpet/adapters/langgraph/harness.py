@@ -61,7 +61,7 @@ def as_harness(
     """
 
     kinds = tuple(codecs)
-    Values(kinds)  # two of one name, or what is no class, is refused here and not in a turn
+    Values(kinds)  # two of one name, or what is not a class, are refused here, not in a turn
 
     async def harness(turn: Turn) -> None:
         run = _TurnGraph(graph, lp, turn, config or {}, kinds)

@@ -93,8 +93,9 @@ _MERGES: Final[Mapping[str, Policy | None]] = {
 }
 
 
-class NewSession(msgspec.Struct):
-    """The body of a new session. App and user may be left out if the key is of one."""
+class NewSession(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a new session. App and user may be left out if the key is of one. A member that
+    would be ignored is refused: a session cannot be given it later."""
 
     app: str | None = None
     user: str | None = None
