@@ -485,17 +485,26 @@ class TurnRecords:
         return drafts
 
     def unanswered(self, why: str) -> list[Draft]:
-        """An outcome for each tool call that has none: the conversation stays valid. Of one that
-        may have had its effect, it does not say that nothing was done."""
+        """An outcome for each tool call that has none: the conversation stays valid."""
         drafts = []
         for id in dict.fromkeys([*self.asked, *self.calls]):
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
-                record = self.effects.get((id, 1))
-                said = UNKNOWN if record is not None and record.is_unknown else why
-                data = {"request_id": id, "output": said, "is_error": True}
+                data = {"request_id": id, **self._came_of(id, why)}
                 drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
         return drafts
+
+    def _came_of(self, id: str, why: str) -> dict[str, Any]:
+        """The result of a call that its turn leaves open. Where its effect is recorded, as while
+        the session was suspended, or may have come about, it does not say that nothing was done."""
+        record = self.effects.get((id, 1))
+        if record is None or not (record.is_unknown or record.has_outcome):
+            return {"output": why, "is_error": True}
+        if record.is_unknown:
+            return {"output": UNKNOWN, "is_error": True}
+        if record.state == "succeeded":
+            return {"output": record.result}
+        return {"output": record.error, "is_error": True}
 
     def cut_reservations(self, facts: Facts) -> list[Draft]:
         """An end for each reservation of a run that was cut off: all of it counts as used."""
