@@ -183,7 +183,7 @@ class StoreWork:
 
         Without a key, all dead letters of an app, or of every app, and return how many. `reason` is
         "died" (its process died while it ran nothing else) or "raised"; None: both. Those that are
-        suspended, archived or cannot be read are left out: the log of the program names them. Raises
+        suspended, archived or cannot be read are left out: the program's log names them. Raises
         InvalidInput, also if the session is not a dead letter; SessionNotFound.
         """
         by = check_actor(actor) or DefaultActor("system:operator")
