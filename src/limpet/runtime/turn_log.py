@@ -313,6 +313,11 @@ class EffectRecord(msgspec.Struct):
         """True if it is over. A failure without words is tried again."""
         return self.state == "succeeded" or (self.state == "failed" and bool(self.error))
 
+    @property
+    def outcome(self) -> tuple[Any, bool]:
+        """The output for a model of one that is over, and whether that is an error."""
+        return (self.result, False) if self.state == "succeeded" else (self.error, True)
+
     def take(self, event: Event) -> None:
         """Fold the next event of the effect."""
         data = event.data
@@ -490,21 +495,20 @@ class TurnRecords:
         for id in dict.fromkeys([*self.asked, *self.calls]):
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
-                data = {"request_id": id, **self._came_of(id, why)}
+                output, is_error = self._came_of(id, why)
+                data = {"request_id": id, "output": output}
+                data |= {"is_error": True} if is_error else {}
                 drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
         return drafts
 
-    def _came_of(self, id: str, why: str) -> dict[str, Any]:
-        """The result of a call that its turn leaves open. Where its effect is recorded, as while
-        the session was suspended, or may have come about, it does not say that nothing was done."""
+    def _came_of(self, id: str, why: str) -> tuple[Any, bool]:
+        """The output of a call that its turn leaves open, and whether that is an error. Where its
+        effect is recorded, as while the session was suspended, or may have come about, it does not
+        say that nothing was done."""
         record = self.effects.get((id, 1))
-        if record is None or not (record.is_unknown or record.has_outcome):
-            return {"output": why, "is_error": True}
-        if record.is_unknown:
-            return {"output": UNKNOWN, "is_error": True}
-        if record.state == "succeeded":
-            return {"output": record.result}
-        return {"output": record.error, "is_error": True}
+        if record is not None and record.is_unknown:
+            return UNKNOWN, True
+        return record.outcome if record is not None and record.has_outcome else (why, True)
 
     def cut_reservations(self, facts: Facts) -> list[Draft]:
         """An end for each reservation of a run that was cut off: all of it counts as used."""
