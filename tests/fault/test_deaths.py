@@ -48,7 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         place: str = request.getfixturevalue("postgres_url")
         return place
-    return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else f"files://{tmp_path}/a"
+    return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else f"files:///{tmp_path}/a"
 
 
 async def test_only_the_session_that_kills_becomes_a_dead_letter(url: str) -> None:
