@@ -110,6 +110,10 @@ class ToolUseCall:
             done = await self._result_elsewhere()
         if done is not None:
             return ToolResult(done.data.get("output"), done.data.get("is_error", False))
+        begun = turn.records.effects.get((call.id, 1))
+        if begun is not None and begun.has_outcome:  # recorded while the session was suspended
+            output, is_error = begun.outcome
+            return await self._answered(output, is_error=is_error)
         turn.check_budget()
         with turn.traced("tool", call.name, call=call.provider_id or call.id) as notes:
             try:
@@ -135,17 +139,11 @@ class ToolUseCall:
         call, tool = self._call, self._tool
         if call.error is not None:
             return await self._answered(call.error, is_error=True)
-        begun = self._turn.records.effects.get((call.id, 1))
-        if begun is not None and begun.has_outcome:  # recorded while the session was suspended
-            failed = begun.state == "failed"
-            return await self._answered(begun.error if failed else begun.result, is_error=failed)
         if tool is None:
             offered = ", ".join(self._offered) or "none"
-            said = f"There is no tool named {call.name!r}. The tools are: {offered}."
-            return await self._refused(InvalidInput(said))
+            raise InvalidInput(f"There is no tool named {call.name!r}. The tools are: {offered}.")
         if (chosen := await self._switched(tool)) is None:
-            said = f"The tool {tool.name!r} is switched off for now. Do without it."
-            return await self._refused(InvalidInput(said))
+            raise InvalidInput(f"The tool {tool.name!r} is switched off for now. Do without it.")
         tool = chosen
         if not isinstance(call.input, Mapping):
             raise InvalidInput(f"the input of {tool.name!r} must be an object.")
@@ -160,10 +158,11 @@ class ToolUseCall:
         if self._permission == "always_ask":
             allowed = await self._approved(input)
             if isinstance(allowed, str):
-                return await self._refused(InvalidInput(allowed))
+                raise InvalidInput(allowed)
         if tool.function is None and self._is_unknown:
-            said = f"The tool {tool.name!r} has no function any more: its client runs it."
-            return await self._refused(InvalidInput(said))
+            raise InvalidInput(
+                f"The tool {tool.name!r} has no function any more: a client runs it."
+            )
         if tool.function is None:
             return await self._asked_client(input)
         if (self._pure or tool.pure) and not self._is_unknown:
@@ -174,7 +173,7 @@ class ToolUseCall:
         except ApprovalNeeded:
             allowed = await self._approved(input)
         if isinstance(allowed, str):
-            return await self._refused(InvalidInput(allowed))
+            raise InvalidInput(allowed)
         return await self._performed(tool, input, is_allowed=True)
 
     async def _switched(self, tool: Tool) -> Tool | None:

@@ -313,6 +313,11 @@ class EffectRecord(msgspec.Struct):
         """True if it is over. A failure without words is tried again."""
         return self.state == "succeeded" or (self.state == "failed" and bool(self.error))
 
+    @property
+    def outcome(self) -> tuple[Any, bool]:
+        """The output for a model of one that is over, and whether that is an error."""
+        return (self.result, False) if self.state == "succeeded" else (self.error, True)
+
     def take(self, event: Event) -> None:
         """Fold the next event of the effect."""
         data = event.data
@@ -485,17 +490,25 @@ class TurnRecords:
         return drafts
 
     def unanswered(self, why: str) -> list[Draft]:
-        """An outcome for each tool call that has none: the conversation stays valid. Of one that
-        may have had its effect, it does not say that nothing was done."""
+        """An outcome for each tool call that has none: the conversation stays valid."""
         drafts = []
         for id in dict.fromkeys([*self.asked, *self.calls]):
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
-                record = self.effects.get((id, 1))
-                said = UNKNOWN if record is not None and record.is_unknown else why
-                data = {"request_id": id, "output": said, "is_error": True}
+                output, is_error = self._came_of(id, why)
+                data = {"request_id": id, "output": output}
+                data |= {"is_error": True} if is_error else {}
                 drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
         return drafts
+
+    def _came_of(self, id: str, why: str) -> tuple[Any, bool]:
+        """The output of a call that its turn leaves open, and whether that is an error. Where its
+        effect is recorded, as while the session was suspended, or may have come about, it does not
+        say that nothing was done."""
+        record = self.effects.get((id, 1))
+        if record is not None and record.is_unknown:
+            return UNKNOWN, True
+        return record.outcome if record is not None and record.has_outcome else (why, True)
 
     def cut_reservations(self, facts: Facts) -> list[Draft]:
         """An end for each reservation of a run that was cut off: all of it counts as used."""

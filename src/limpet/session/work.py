@@ -12,10 +12,8 @@ from limpet.errors import (
     InvalidQuery,
     LimpetError,
     SessionConflict,
-    SessionDeleted,
-    SessionErased,
+    SessionError,
     SessionFenced,
-    SessionNotFound,
 )
 from limpet.model import DefaultActor, Event, FrozenDict, Head, Key, Lease, described
 from limpet.model.facts.running.deaths import DeadReason, dead_reason
@@ -184,7 +182,8 @@ class StoreWork:
         """Try a dead letter again, with all its attempts, and return the event that says so.
 
         Without a key, all dead letters of an app, or of every app, and return how many. `reason` is
-        "died" (its process died while it ran nothing else) or "raised"; None: both. Raises
+        "died" (its process died while it ran nothing else) or "raised"; None: both. Those that are
+        suspended, archived or cannot be read are left out: the program's log names them. Raises
         InvalidInput, also if the session is not a dead letter; SessionNotFound.
         """
         by = check_actor(actor) or DefaultActor("system:operator")
@@ -210,15 +209,17 @@ class StoreWork:
                 return count
 
     async def _requeue_again(self, key: Key, by: str) -> bool:
-        """Requeue one of many; False if somebody else was faster."""
+        """Requeue one of many; False if somebody else was faster, or if it takes no more work for
+        now, as a suspended one: the others do not wait for it."""
         for left in reversed(range(_TRIES)):
             try:
                 await self._requeue(key, by)
-            except (InvalidInput, SessionNotFound, SessionDeleted, SessionErased):
-                return False
             except SessionConflict:  # input has come meanwhile
                 if not left:
                     raise
+            except (InvalidInput, SessionError) as error:
+                SESSION.info("not requeued: session=%s code=%s", key, error.code)
+                return False
             else:
                 return True
         raise AssertionError("the last try returns or raises")

@@ -332,6 +332,26 @@ async def test_dead_letters_are_requeued_by_app_and_reason(fleet: Fleet) -> None
         await work.requeue(head.key, app=APP)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("held", ["suspended", "archived"])
+async def test_dead_letters_that_take_no_work_hold_up_no_others(fleet: Fleet, held: str) -> None:
+    """They are left out of those that are requeued together."""
+
+    async def broken(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    for id in ("one", "two", "three"):
+        await fleet.add(id)
+        await fleet.lp.wake((APP, "ada", id), broken, retries=0)
+    two = await fleet.lp.get((APP, "ada", "two"))
+    if held == "suspended":
+        await two.suspend()
+    else:
+        await two.complete()
+        await two.archive()
+    assert await fleet.lp.work.requeue(app=APP) == 2
+    assert await fleet.dead() == {"two"}
+
+
 async def test_a_lease_from_before_its_server_began_counts_no_death(fleet: Fleet) -> None:
     """While a server is away nobody can renew: those who held leases may live."""
     await fleet.add("one")

@@ -607,6 +607,25 @@ async def test_a_success_that_a_suspended_session_recorded_is_the_result(
 
 
 @pytest.mark.parametrize("ends", ["pays", "raises"])
+async def test_an_interrupt_does_not_hide_what_a_suspended_session_recorded(
+    world: World, ends: Ends
+) -> None:
+    """The result of its call says what came of it, not that it was interrupted."""
+    bank = Bank(ends)
+    session = await world.begin("pay")
+
+    async def pay(eur: int, idempotency_key: str) -> str:
+        await session.suspend(actor="user:ada")
+        return await bank.pay(eur, idempotency_key)
+
+    await world.work(Agent(stubborn, [limpet.tool(pay)]))
+    await session.resume(actor="user:ada")
+    await session.interrupt(actor="user:ada")
+    await worked(world, agent_of(bank, "ask"))
+    assert await results(world) == ["paid 40" if ends == "pays" else "ConnectionError: 503"]
+
+
+@pytest.mark.parametrize("ends", ["pays", "raises"])
 async def test_an_effect_by_hand_with_an_outcome_is_not_refused(world: World, ends: Ends) -> None:
     """Denied by now, it was performed, or was not: the record says which."""
     bank, denied = Bank(ends), list[limpet.ToolDenied]()
