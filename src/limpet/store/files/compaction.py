@@ -7,8 +7,7 @@ written beside the old ones, synced and renamed: from then on it stands for all 
 that dies at any step leaves the old or the new.
 
 It runs on the writer's thread between two batches: when what was written since the last one is
-large (and no smaller than what that one has left), or when the last one is long ago and it is worth
-it.
+large (and no smaller than what that one has left), or when that is long ago and it is worth it.
 """
 
 from __future__ import annotations
