@@ -31,13 +31,14 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from limpet.errors import (
     InvalidInput,
+    LimpetError,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -106,17 +107,18 @@ async def mirror(
     archived: set[Key] = set()
     try:
         async for some in _some(_sessions(services, key, app)):
-            writing = [_write(session, directory, known) for session in some]
-            answers = await asyncio.gather(*writing, return_exceptions=True)
+            reading = [_read(session, directory, known) for session in some]
+            answers = await asyncio.gather(*reading, return_exceptions=True)
+            ready = [answer.finish for answer in answers if isinstance(answer, _Files)]
+            await in_thread(lambda ready=ready: _finish(ready))  # type: ignore[misc]  # bound now
             for session, answer in zip(some, answers, strict=True):
                 if isinstance(answer, (SessionArchived, *_GONE)) and not isinstance(key, Key):
                     archived |= {session.key} if isinstance(answer, SessionArchived) else set()
                     continue
                 if isinstance(answer, BaseException):
                     raise answer
-                lines, own = answer
-                related |= _works_for(session) | own
-                sessions, events = sessions + 1, events + lines
+                related |= _works_for(session) | answer.related
+                sessions, events = sessions + 1, events + answer.lines
         kept, path = archived if key is None and app is None else None, directory / RELATIONS
         if related or not goes_on or kept is not None or not path.exists():
             await in_thread(lambda: _relate(path, related, kept))
@@ -150,28 +152,61 @@ async def _some(sessions: AsyncIterator[Session[Any]]) -> AsyncIterator[list[Ses
         yield some
 
 
-async def _write(
-    session: Session[Any], directory: Path, known: Known
-) -> tuple[int, dict[_Ends, Any]]:
-    """The files of one session: how many events are in them, and the relations they record."""
+class _Files(NamedTuple):
+    """The files of a session, which `finish` writes: how many events they show, and which relations
+    these record. Most logs are short, and those of many sessions are written in one go."""
+
+    lines: int
+    related: dict[_Ends, Any]
+    finish: Callable[[], None]
+
+
+def _finish(ready: Sequence[Callable[[], None]]) -> None:
+    """Write the files of some sessions. One that fails keeps no other from being written."""
+    failed: BaseException | None = None
+    for finish in ready:
+        try:
+            finish()
+        except (OSError, LimpetError) as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+async def _read(session: Session[Any], directory: Path, known: Known) -> _Files:
+    """Read a session, and write its log but for the last page."""
     await session.refresh(tail=0)
-    place, before = session_directory(directory, session.key), known.pop(session.key, None)
-    head = session.head
+    key, head, place = session.key, session.head, session_directory(directory, session.key)
+    before = known.pop(key, None)
     if before is not None and before.uid != head.uid:
         before = None
-    lines, related, noted = await _log(session, place, before)
-    await _rest(session, place, notes=noted or before is None or not before.notes)
-    known[session.key] = Written(head.uid, head.version, notes=True)
-    if len(known) > _KNOWN_MAX:
-        del known[next(iter(known))]
-    return lines, related
+    log, lines, related, noted = await _log(session, place, before)
+    try:
+        rest = await _rest(session, place, notes=noted or before is None or not before.notes)
+    except BaseException:
+        await in_thread(lambda: log.close(keep=False))
+        raise
+
+    def finish() -> None:
+        try:
+            log.finish()
+        except BaseException:
+            log.close(keep=False)
+            raise
+        log.close()
+        rest()
+        known[key] = Written(head.uid, head.version, notes=True)
+        if len(known) > _KNOWN_MAX:
+            del known[next(iter(known))]
+
+    return _Files(lines, related, finish)
 
 
 async def _log(
     session: Session[Any], place: Path, before: Written | None
-) -> tuple[int, dict[_Ends, Any], bool]:
-    """events.jsonl, a page at a time: how many there are, the relations among them, and True if
-    notes are."""
+) -> tuple[_AtomicFile, int, dict[_Ends, Any], bool]:
+    """events.jsonl, written but for its last page: how many events there are, the relations among
+    them, and True if notes are."""
     noted = False
     head, file = session.head, _AtomicFile(place / "events.jsonl")
     after, version = head.floor, head.version
@@ -191,7 +226,9 @@ async def _log(
             some = [event for event in page if event.seq <= version]
             if not some:
                 break
-            await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
+            if file.last:
+                await in_thread(file.finish)
+            file.last = some
             for event in some:
                 new = _relation(session.key, event)
                 related |= new
@@ -205,8 +242,7 @@ async def _log(
     except BaseException:
         await in_thread(lambda: file.close(keep=False))
         raise
-    await in_thread(file.close)
-    return lines, related, noted
+    return file, lines, related, noted
 
 
 def _changes_earlier(page: Sequence[Event]) -> bool:
@@ -214,8 +250,8 @@ def _changes_earlier(page: Sequence[Event]) -> bool:
     return any([event.type in PROCESSING or event.type == UNRELATED for event in page])
 
 
-async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:
-    """The other files; checkpoint and notes only if they may have changed."""
+async def _rest(session: Session[Any], place: Path, *, notes: bool) -> Callable[[], None]:
+    """Return what writes the other files; checkpoint and notes only if they may have changed."""
     head = session.head
     texts = writer_of(session).known.texts
     timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
@@ -226,9 +262,10 @@ async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:
         values = {name: await getattr(session.memory, name).read() for name in _NOTES}
         last = await session.history.checkpoints(limit=1)
         newest = [_checkpoint(each) for each in last.items]
+    summary = _summary(session, head)
 
     def write() -> None:
-        _json(place / "session.json", _summary(session, head))
+        _json(place / "session.json", summary)
         queue = place / "wake-queue.jsonl"
         if timers or notes or queue.stat().st_size:
             with _AtomicFile(queue) as file:
@@ -239,7 +276,7 @@ async def _rest(session: Session[Any], place: Path, *, notes: bool) -> None:
             with _AtomicFile(place / "runtime" / _NOTES[name]) as file:
                 file.text("" if note is None else _shown(note.value))
 
-    await in_thread(write)
+    return write
 
 
 _NOTES: Final = {"session_state": "session-state.md", "working_buffer": "working-buffer.md"}
@@ -339,6 +376,7 @@ class _AtomicFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._part = path, path.with_name(f"{path.name}.part")
+        self.last: Sequence[Event] = ()  # that `finish` writes
 
     def __enter__(self) -> _AtomicFile:
         return self
@@ -353,6 +391,11 @@ class _AtomicFile:
     def lines(self, values: Iterable[Any]) -> None:
         with self._checked():
             self._opened.write(b"".join([_encode(value) + b"\n" for value in values]))
+
+    def finish(self) -> None:
+        """Write the last events that were read."""
+        self.lines(map(event_form, self.last))
+        self.last = ()
 
     def close(self, *, keep: bool = True) -> None:
         """Let the file take its place; or drop it."""

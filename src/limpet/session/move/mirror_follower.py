@@ -35,7 +35,7 @@ from limpet.store.protocol import Check, Feed, RingBinding, SingleHeads, Store
 from limpet.store.system import in_thread
 
 MARK: Final = Path(".limpet-runtime", "mirror.json")
-_POLL_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.7
 _PAUSE_SECONDS_MAX: Final = 0.8  # it is never further behind than about a second
 _SHARE: Final = 6  # of the time that writing takes it pauses so many times
 _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
