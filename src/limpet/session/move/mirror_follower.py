@@ -36,8 +36,8 @@ from limpet.store.system import in_thread
 
 MARK: Final = Path(".limpet-runtime", "mirror.json")
 _POLL_SECONDS: Final = 0.7
-_PAUSE_SECONDS_MAX: Final = 0.8  # it is never further behind than about a second
-_SHARE: Final = 6  # of the time that writing takes it pauses so many times
+_SHARE: Final = 6  # it pauses so many times as long as writing took: a busy store comes first
+_PAUSE_SECONDS_MAX: Final = 5.0
 _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
 
 
@@ -87,7 +87,9 @@ class MirrorFollower:
             began = monotonic()
             try:
                 await self.write()
-                seconds = min(_PAUSE_SECONDS_MAX, _POLL_SECONDS + _SHARE * (monotonic() - began))
+                seconds = max(
+                    _POLL_SECONDS, min(_PAUSE_SECONDS_MAX, _SHARE * (monotonic() - began))
+                )
             except (LimpetError, OSError):
                 seconds = _RETRY_SECONDS
             with suppress(asyncio.TimeoutError):
