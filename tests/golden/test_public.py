@@ -156,3 +156,18 @@ async def test_a_takeover_that_fails_at_any_call_is_done_again(tmp_path: Path, n
             assert (await lp.maintenance.verify()).findings == ()
             assert {each.suffix for each in (path / "log").iterdir()} == {".jsonl"}
     assert number > 10
+
+
+async def test_a_backup_of_an_earlier_format_is_restored(tmp_path: Path) -> None:
+    """As a store of this format, whole."""
+    with tarfile.open(HERE / "files-2-compacted.tar.xz") as archive:
+        archive.extractall(tmp_path / "then", filter="data")
+    backup, url = tmp_path / "backup.tar", f"files:///{tmp_path}/store"
+    with tarfile.open(backup, "w") as tar:
+        for path in sorted((tmp_path / "then").rglob("*")):
+            if path.is_file() and path.name != "lock":
+                tar.add(path, str(path.relative_to(tmp_path / "then")))
+    assert limpet.restore(backup, url).report.ok
+    async with limpet.open(url) as lp:
+        assert (await lp.get(MAIN)).values == STATES[MAIN]
+        assert (await lp.maintenance.verify()).findings == ()

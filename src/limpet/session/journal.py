@@ -207,9 +207,9 @@ class Journal:
         try:
             if here and self._store is not None:
                 await self._close_queues()
+        finally:
             if here and self._store is not None and self.mirror is not None:
                 await self.mirror.close()
-        finally:
             if here and self._store is not None and self._audit is not None:
                 await self._audit.close()
             store, self._store = self._store, None

@@ -38,6 +38,7 @@ MARK: Final = Path(".limpet-runtime", "mirror.json")
 _POLL_SECONDS: Final = 0.7
 _SHARE: Final = 6  # it pauses so many times as long as writing took: a busy store comes first
 _PAUSE_SECONDS_MAX: Final = 5.0
+_CLOSE_SECONDS_MAX: Final = 10.0
 _RETRY_SECONDS: Final = 15.0  # after a failure: a full disk is full for a while
 
 
@@ -135,12 +136,19 @@ class MirrorFollower:
         return Check("mirror", f"stopped: {self.problem}", "problem", advice)
 
     async def close(self) -> None:
-        """Write what is left, and follow no more."""
+        """Write what is left, if that does not take long, and follow no more. The next process goes
+        on from there."""
         self._bell.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-            with suppress(LimpetError, OSError):
-                await self.write()
+        task, self._task = self._task, None
+        if task is None:
+            return
+        await asyncio.wait([task], timeout=_CLOSE_SECONDS_MAX)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            return
+        with suppress(LimpetError, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self.write(), _CLOSE_SECONDS_MAX)
 
     # --- private -------------------------------------------------------------------------------
 

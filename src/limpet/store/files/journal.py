@@ -313,10 +313,12 @@ class JournalFiles:
         lose: Callable[[Loss], None],
         *,
         repair: bool,
+        beside: bool = False,
     ) -> list[Fault]:
         """Read the lines beyond an end, whole groups of them, and go on from there.
 
-        With `repair` what is torn is overwritten with newlines.
+        With `repair` what is torn is overwritten with newlines. `beside` a process that writes, the
+        end may be half written: nothing there is lost.
         """
         scan = _Scan(self, apply, lose, end)
         number, last = end.segment, 0
@@ -334,7 +336,8 @@ class JournalFiles:
             scan.segment(number, end.offset if number == end.segment else 0)
             number += 1
         closed = self._closed()
-        scan.finish(closed, last)
+        if not beside:
+            scan.finish(closed, last)
         self.end = scan.end
         whole = closed.lines == self.end.n and not scan.faults
         self.synced = closed.synced if whole else self.end.n

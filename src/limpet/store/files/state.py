@@ -203,7 +203,8 @@ class JournaledStore(MemoryStore):
             self.replay()
             return
         self._note_inodes(self.journal.segments())
-        self.faults += self.journal.scan(self.journal.end, self.apply, self.lose, repair=False)
+        read, end = (self.apply, self.lose), self.journal.end
+        self.faults += self.journal.scan(end, *read, repair=False, beside=True)
 
     def look(self, query: Callable[[], T]) -> T:
         """Run a read: beside a process that writes, on what it has written since."""
