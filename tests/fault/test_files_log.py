@@ -598,6 +598,27 @@ async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_open(
         assert (await lp.maintenance.verify()).findings == ()
 
 
+async def test_an_erasure_that_failed_is_finished_by_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes nothing again that was erased."""
+    path = tmp_path / "store"
+    await filled(path)
+    async with limpet.open(url(path)) as lp:
+        await lp.maintenance.compact()
+        s = await lp.get(APP, USER, "s2", actor=ADA)
+        await s.append("a.b", {"text": "more"})
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_module.JournalFiles, "rewrite", _refused)
+            with pytest.raises(StoreFailed):
+                await lp.erase(APP, USER, "s1")
+        await lp.maintenance.compact()
+        assert holds(path / "log", "secret 1.") == []
+    async with limpet.open(url(path)) as lp:
+        assert holds(path / "log", "secret 1.") == []
+        assert (await lp.maintenance.verify()).findings == ()
+
+
 async def test_a_copy_that_a_process_died_in_is_removed_by_the_next_open(tmp_path: Path) -> None:
     """Else what was erased since would stay in it."""
     path = tmp_path / "store"
