@@ -72,8 +72,8 @@ def test_every_optional_protocol_of_a_store_is_known() -> None:
     }
     # Three of them in one; who acts on a store elsewhere, which a guard says itself; and files
     # beside a store, which are written for nobody in particular.
-    left = {leases.LeaseStore, protocol.ActsAs, protocol.KeepsMirror, protocol.Travels}
-    left.add(protocol.CompactsLog)  # which changes nothing that anybody sees
+    left = {leases.LeaseStore, protocol.ActsAs, protocol.Travels}
+    left |= {protocol.CompactsLog, protocol.KeepsMirror}
     # Verbs that a server performs, each behind the guard of its principal; and what a guard itself
     # asks the store, and shows to nobody.
     left |= {protocol.Performs, protocol.UidIndex}
