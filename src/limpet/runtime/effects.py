@@ -570,10 +570,13 @@ def outcome_of(error: Exception, *, maybe: bool, is_cut: bool) -> Literal["faile
 
 
 def may_have_acted(error: BaseException) -> bool:
-    """True if a try that raised this was cut off: it may have acted before."""
+    """True if a try that raised this was cut off: it may have acted before. Clients raise timeouts
+    of their own from TimeoutError, such as httpx.ReadTimeout."""
     if isinstance(error, BaseExceptionGroup):
         return any([may_have_acted(each) for each in error.exceptions])
-    return isinstance(error, (EffectUnknown, TimeoutError))
+    if isinstance(error, (EffectUnknown, TimeoutError)):
+        return True
+    return error.__cause__ is not None and may_have_acted(error.__cause__)
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

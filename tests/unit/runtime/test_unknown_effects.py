@@ -376,6 +376,29 @@ async def test_a_timeout_that_the_function_makes_an_error_of_is_unknown(world: W
     assert len(bank.calls) == 1
 
 
+async def test_a_clients_own_timeout_is_unknown(world: World) -> None:
+    """Clients raise errors of their own from TimeoutError, over a few layers."""
+
+    class ReadTimeout(Exception):
+        """As a client of HTTP has it."""
+
+    async def pay(eur: int) -> None:
+        try:
+            try:
+                raise TimeoutError
+            except TimeoutError as error:
+                raise OSError("the transport gave up") from error
+        except OSError as error:
+            raise ReadTimeout from error
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, eur=40)
+
+    await world.begin("pay")
+    await worked(world, harness)
+    assert [r.kind for r in world.session.blocked_on] == ["unknown_effect"]
+
+
 async def test_a_group_with_a_timeout_in_it_is_unknown(world: World) -> None:
     """One of several tasks of the function was cut off."""
 

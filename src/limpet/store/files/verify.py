@@ -22,6 +22,7 @@ from limpet.store.verify import NameVerifier, Stored, verify_session
 
 T = TypeVar("T")
 _LOST: Final = "may have lost its newest events, and is not written to until somebody decides"
+_MAYBE_NOT_LAST: Final = "may not be the last: newer ones may be in lines that cannot be read"
 _UNKNOWN: Final = (
     "lines are lost and nobody can say whose they were: no session is begun until somebody decides"
 )
@@ -88,7 +89,7 @@ class FilesVerification:
         findings += damaged
         events = head.version - log.floor - len(damaged)
         if self._store.is_refused(log):
-            findings.append(Finding("event", _LOST, head.key, head.version))
+            findings.append(Finding("event", _MAYBE_NOT_LAST, head.key, head.version))
         if not log.holds:
             findings.append(Finding("head", UNHELD, head.key, head.version))
         return findings + list(self._blobs(log)), events
