@@ -200,11 +200,12 @@ async def test_a_session_that_is_deleted_meanwhile_is_passed_over(
         return await read(session, **how)
 
     monkeypatch.setattr(limpet.Session, "read", deleted_first)
-    assert (await lp.maintenance.mirror(tmp_path)).sessions == 1
-    assert [path.parent.name for path in tmp_path.rglob("session.json")] == [kept.id]
+    to = tmp_path / "mirrored"
+    assert (await lp.maintenance.mirror(to)).sessions == 1
+    assert [path.parent.name for path in to.rglob("session.json")] == [kept.id]
     gone = await lp.create("support", "ada", "gone", reuse_deleted=True)
     with pytest.raises(limpet.errors.SessionDeleted):
-        await lp.maintenance.mirror(tmp_path, gone.key)
+        await lp.maintenance.mirror(to, gone.key)
 
 
 async def test_a_file_of_relations_that_is_not_one_is_named(
