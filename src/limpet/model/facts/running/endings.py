@@ -150,7 +150,7 @@ def due_us(facts: Facts) -> int | None:
 
 
 def fold_transition(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    """The phase it leads to. A session that ends waits for no answer, and is no suspect."""
+    """The phase it leads to. A session that ends waits for no answer, and is not a suspect."""
     changes = phases.fold(facts, data, at)
     if data["to"] not in ENDED:
         return changes
